@@ -1,0 +1,81 @@
+"""Where a task's calls come from: batches of argument lists for one function.
+
+The dispatcher pulls; a call record exists only from entering the task window until it is done. A call list is a
+stream that is already there (`ListSource`): the list stays as it was decoded, and a batch is a slice of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+import msgspec
+
+__all__ = ["CallBatch", "CallSource", "ListSource", "ResolvedFunction"]
+
+
+@attrs.frozen
+class ResolvedFunction:
+    """A function of one epoch: its id, the digest of its code and the entry inside it."""
+
+    function_id: str
+    digest: str
+    entry_selector: str
+
+
+@attrs.frozen
+class CallBatch:
+    """Consecutive calls: ``args[i]`` is the JSON array of the call with index ``first_index + i``."""
+
+    first_index: int
+    args: Sequence[msgspec.Raw]
+
+
+class CallSource(Protocol):
+    """A cursor over batches; pure, deterministic, used by one task only."""
+
+    @property
+    def function(self) -> ResolvedFunction:
+        """The function that every call of this source runs."""
+
+    @property
+    def total(self) -> int | None:
+        """Number of calls, None while unknown."""
+
+    def next_batch(self) -> CallBatch | None:
+        """Take the next batch; None when there is none (left)."""
+
+
+class ListSource:
+    """The calls of a list that is already there, in batches bounded by rows and bytes of arguments."""
+
+    def __init__(
+        self,
+        function: ResolvedFunction,
+        args_list: Sequence[msgspec.Raw],
+        *,
+        batch_max_rows: int = 8192,
+        batch_max_args_bytes: int = 32 * 1024 * 1024,
+    ) -> None:
+        self.function = function
+        self.total: int | None = len(args_list)
+        self._args = args_list
+        self._next = 0
+        self._max_rows = batch_max_rows
+        self._max_bytes = batch_max_args_bytes
+
+    def next_batch(self) -> CallBatch | None:
+        """Take the next slice: at least one call, then as many as the bounds allow."""
+        first = self._next
+        args = self._args[first : first + self._max_rows]
+        if not args:
+            return None
+        room = self._max_bytes
+        for count, raw in enumerate(args):
+            room -= len(raw)
+            if room < 0 and count:
+                args = args[:count]
+                break
+        self._next = first + len(args)
+        return CallBatch(first, args)

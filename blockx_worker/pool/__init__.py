@@ -1,0 +1,1 @@
+"""Executor process slots: the pure machine that decides when a process is started again."""
