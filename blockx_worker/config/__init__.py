@@ -1,0 +1,28 @@
+"""The worker's configuration: typed settings, and how they are read from defaults, files, environment and flags."""
+
+from blockx_worker.config.addresses import format_address, is_loopback, is_wildcard, parse_address
+from blockx_worker.config.redact import redact_url
+from blockx_worker.config.settings import (
+    AdmissionSettings,
+    DispatcherSettings,
+    LogSettings,
+    RpcSettings,
+    Settings,
+    StreamBuildSettings,
+    WriterSettings,
+)
+
+__all__ = [
+    "AdmissionSettings",
+    "DispatcherSettings",
+    "LogSettings",
+    "RpcSettings",
+    "Settings",
+    "StreamBuildSettings",
+    "WriterSettings",
+    "format_address",
+    "is_loopback",
+    "is_wildcard",
+    "parse_address",
+    "redact_url",
+]
