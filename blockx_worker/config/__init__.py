@@ -1,6 +1,8 @@
 """The worker's configuration: typed settings, and how they are read from defaults, files, environment and flags."""
 
 from blockx_worker.config.addresses import format_address, is_loopback, is_wildcard, parse_address
+from blockx_worker.config.errors import ConfigError
+from blockx_worker.config.load import LoadedSettings, load_settings
 from blockx_worker.config.redact import redact_url
 from blockx_worker.config.settings import (
     AdmissionSettings,
@@ -14,7 +16,9 @@ from blockx_worker.config.settings import (
 
 __all__ = [
     "AdmissionSettings",
+    "ConfigError",
     "DispatcherSettings",
+    "LoadedSettings",
     "LogSettings",
     "RpcSettings",
     "Settings",
@@ -23,6 +27,7 @@ __all__ = [
     "format_address",
     "is_loopback",
     "is_wildcard",
+    "load_settings",
     "parse_address",
     "redact_url",
 ]

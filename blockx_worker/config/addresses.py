@@ -13,8 +13,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """(host, port) of ``HOST:PORT``; ValueError that says what is accepted."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        ipaddress.IPv6Address(host)
+        host = _ipv6(host[1:-1])
     elif ":" in host:
         raise ValueError(f"{ACCEPTED}; an IPv6 address needs brackets")
     if not colon or not host or any(c.isspace() or c in "/@" for c in host):
@@ -45,3 +44,10 @@ def is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def _ipv6(text: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise ValueError(ACCEPTED) from None

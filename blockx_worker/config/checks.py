@@ -1,0 +1,106 @@
+"""Rules over more than one setting, and rules about the machine: folders that must exist, addresses that must be safe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from blockx_worker.config.addresses import is_loopback, is_wildcard, parse_address
+from blockx_worker.config.errors import problem_line
+from blockx_worker.config.fields import value_at
+from blockx_worker.config.settings import Settings
+
+__all__ = ["check_settings"]
+
+# A Unix socket path holds 107 bytes; the executor's folder and the socket's name need the rest.
+MAX_RUNTIME_DIR_BYTES = 60
+
+_TARGET_URL = re.compile(r"sqlite:///.+|postgres(ql)?://.+", re.ASCII)
+
+_ORDERED = (
+    ("default_ttl_ms", "max_ttl_ms"),
+    ("default_timeout_ms", "max_timeout_ms"),
+    ("rpc.max_wait_ms", "max_timeout_ms"),
+    ("stream_build.batch_max_args_bytes", "rpc.max_request_bytes"),
+)
+
+
+def check_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """One line for each rule that the settings break. ``origins`` holds what did not stay at its default."""
+
+    def bad(path: str, what: str) -> str:
+        return problem_line(path, value_at(settings, path), origins.get(path, "default"), what)
+
+    for low, high in _ORDERED:
+        if value_at(settings, low) > value_at(settings, high):
+            limit = value_at(settings, high)
+            yield bad(low, f"expected at most {high} = {limit} ({origins.get(high, 'default')})")
+    dispatcher = settings.dispatcher
+    if dispatcher.instance_fairness_quantum > 1 and not dispatcher.instance_fairness:
+        yield bad("dispatcher.instance_fairness_quantum", "needs dispatcher.instance_fairness = true")
+    if dispatcher.heartbeat_timeout_ms < 2 * dispatcher.heartbeat_interval_ms:
+        yield bad(
+            "dispatcher.heartbeat_timeout_ms",
+            f"expected at least twice dispatcher.heartbeat_interval_ms = {dispatcher.heartbeat_interval_ms}",
+        )
+    yield from _check_addresses(settings, origins)
+    yield from _check_folders(settings, origins)
+    yield from _check_targets(settings, origins)
+
+
+def _check_addresses(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    origin = origins.get("listen", "default")
+    host, _port = parse_address(settings.listen)
+    if not is_loopback(host) and not settings.insecure:
+        yield problem_line(
+            "listen",
+            settings.listen,
+            origin,
+            "other machines could reach the worker unprotected; if every machine on that network may run code here, say "
+            "so with --insecure (insecure = true), else listen on 127.0.0.1",
+        )
+    if is_wildcard(host) and settings.advertise is None:
+        yield problem_line(
+            "listen",
+            settings.listen,
+            origin,
+            "clients cannot connect to a wildcard; set advertise (BLOCKX_ADVERTISE) to the HOST:PORT that they can reach",
+        )
+    if settings.advertise is not None and is_wildcard(parse_address(settings.advertise)[0]):
+        yield problem_line(
+            "advertise",
+            settings.advertise,
+            origins.get("advertise", "default"),
+            "clients cannot connect to a wildcard; name the host that they can reach",
+        )
+
+
+def _check_folders(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    for path in ("functions_dir", "blocks_dir"):
+        folder = value_at(settings, path)
+        if folder is not None and not Path(folder).is_dir():
+            what = "is not a folder" if Path(folder).exists() else "no such folder"
+            yield problem_line(path, folder, origins[path], what)
+    if settings.ready_file is not None and not Path(settings.ready_file).parent.is_dir():
+        yield problem_line(
+            "ready_file", settings.ready_file, origins["ready_file"], "its folder does not exist"
+        )
+    if settings.runtime_dir is not None and len(settings.runtime_dir.encode()) > MAX_RUNTIME_DIR_BYTES:
+        yield problem_line(
+            "runtime_dir",
+            settings.runtime_dir,
+            origins["runtime_dir"],
+            f"too long for socket paths: expected at most {MAX_RUNTIME_DIR_BYTES} bytes",
+        )
+
+
+def _check_targets(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    for name, url in settings.targets.items():
+        if not _TARGET_URL.fullmatch(url):
+            yield problem_line(
+                f"targets.{name}",
+                url,
+                origins[f"targets.{name}"],
+                "expected a database URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE",
+            )
