@@ -8,7 +8,8 @@ from blockx_worker.config.redact import redact_url
 
 __all__ = ["ConfigError", "problem_line"]
 
-SHOWN_CHARS = 60
+SHOWN_HEAD = 40
+SHOWN_TAIL = 40
 
 
 class ConfigError(Exception):
@@ -20,7 +21,7 @@ class ConfigError(Exception):
 
 
 def problem_line(path: str, value: object, origin: str, what: str) -> str:
-    """``path = value (origin): what``, with secrets masked and long values cut."""
+    """``path = value (origin): what``, with secrets masked and long values cut in the middle."""
     return f"{path} = {_shown(value)} ({origin}): {what}"
 
 
@@ -28,4 +29,4 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = redact_url(repr(value))
-    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+    return text if len(text) <= SHOWN_HEAD + SHOWN_TAIL else f"{text[:SHOWN_HEAD]}…{text[-SHOWN_TAIL:]}"

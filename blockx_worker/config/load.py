@@ -97,7 +97,9 @@ def _tuned(entries: list[Entry], problems: list[str]) -> list[Entry]:
     """What the profile tunes; the profile itself is named by the strongest layer that names one."""
     chosen = [entry for entry in entries if entry.path == "profile"]
     name = chosen[-1].raw if chosen else FIELDS["profile"].default
-    profile = PROFILES.get(name) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return []  # reported where the value is read
+    profile = PROFILES.get(name)
     if profile is None:
         problems.append(
             problem_line("profile", name, chosen[-1].origin, "expected one of: " + ", ".join(PROFILES))
