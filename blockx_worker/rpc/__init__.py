@@ -1,0 +1,1 @@
+"""gRPC: the server, its handlers, and the conversion between protobuf messages and the model."""
