@@ -20,10 +20,15 @@ from blockx_worker.model.watch import ResultPage, WatchEvent, WorkerStatus
 
 __all__ = [
     "BuildResult",
+    "BlockStore",
+    "BlockStoreError",
     "BuilderContext",
     "CallBuilder",
     "Clock",
     "CommitGate",
+    "ExecutorPlace",
+    "ExecutorPlaces",
+    "LinkListener",
     "ExecutorProcess",
     "ExecutorSpawner",
     "FunctionCode",
@@ -36,6 +41,7 @@ __all__ = [
     "Threads",
     "WatchCursor",
     "WorkerApi",
+    "WriteStopped",
     "WriterContext",
     "WriterPlugin",
 ]
@@ -76,6 +82,9 @@ class Threads(Protocol):
         still joined, then the cancellation goes on. Without ``interrupt`` the wait is simply not cancellable.
         """
 
+    def call_back(self, function: Callable[..., T], *args: Any) -> T:
+        """From inside such work: call a synchronous function on the Trio thread and wait for its value."""
+
 
 @attrs.frozen(kw_only=True)
 class SpawnRequest:
@@ -108,6 +117,47 @@ class ExecutorProcess(Protocol):
         """Pass each line of stdout and stderr as (stream name, line) until both end; never stops reading."""
 
 
+class LinkListener(Protocol):
+    """The listening end of one executor's Unix socket."""
+
+    async def accept(self) -> trio.abc.Stream:
+        """The executor's connection; peers of another user or process are turned away, not returned."""
+
+    def close(self) -> None:
+        """Stop listening and unlink the socket; harmless when done before."""
+
+
+class ExecutorPlace(Protocol):
+    """The private directory of one executor process: its socket and its black box."""
+
+    @property
+    def socket_path(self) -> str:
+        """Where the executor connects."""
+
+    @property
+    def blackbox_path(self) -> str:
+        """The shared page, zero filled."""
+
+    def listen(self) -> LinkListener:
+        """Listen on the socket."""
+
+    def expect_pid(self, pid: int) -> None:
+        """Accept only this process from now on."""
+
+    def read_blackbox(self) -> bytes:
+        """The page as it stands."""
+
+    def remove(self) -> None:
+        """Remove the directory and what is in it."""
+
+
+class ExecutorPlaces(Protocol):
+    """Makes places for executor processes."""
+
+    def make(self, name: str) -> ExecutorPlace:
+        """A fresh private directory."""
+
+
 class ExecutorSpawner(Protocol):
     """Starts executor processes."""
 
@@ -120,10 +170,14 @@ class ExecutorSpawner(Protocol):
 
 @attrs.frozen
 class FunctionCode:
-    """The code behind one digest: file paths (with ``/``, relative to the package root) to source text."""
+    """The code behind one digest: file paths (with ``/``, relative to the package root) to source text.
+
+    ``main`` is the path of the module that holds the functions; left out, it is the first file.
+    """
 
     digest: str
     files: Mapping[str, str]
+    main: str = attrs.field(default=attrs.Factory(lambda self: next(iter(self.files)), takes_self=True))
 
 
 class FunctionView(Protocol):
@@ -152,6 +206,26 @@ class FunctionProvider(Protocol):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow changes until cancelled; started once the first epoch stands."""
+
+
+# --- block tables -----------------------------------------------------------------------------------------------
+
+
+class BlockStoreError(Exception):
+    """A block store cannot give what was asked for: one sentence for people that names the table, file or block."""
+
+
+class BlockStore(Protocol):
+    """Rows of tables by block, as raw JSON text. Blocking: call it in a thread."""
+
+    def read_blocks(
+        self, table: str, first: int, last: int, interrupted: Callable[[], bool] = ...
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield (block, JSON text of each row) for each block of the inclusive range that has rows, in order.
+
+        BlockStoreError for a table, block or row that is not as it should be, also after some blocks, and soon after
+        ``interrupted`` has become true.
+        """
 
 
 # --- builders and plugins ---------------------------------------------------------------------------------------
@@ -195,6 +269,10 @@ class OutputLines(Protocol):
 
     def lines(self, start: int = 0) -> Iterator[bytes]:
         """JSON text of each output from index ``start`` on, without the newline."""
+
+
+class WriteStopped(Exception):
+    """A writer rolled back and stopped because the gate refused or an interrupt came: the task has ended already."""
 
 
 class CommitGate(Protocol):

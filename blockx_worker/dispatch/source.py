@@ -17,11 +17,15 @@ __all__ = ["CallBatch", "CallSource", "ListSource", "ResolvedFunction"]
 
 @attrs.frozen
 class ResolvedFunction:
-    """A function of one epoch: its id, the digest of its code and the entry inside it."""
+    """A function of one epoch: its id, the digest of its code and the entry inside it.
+
+    One digest may hold several entries. ``no_cache``: every call runs, equal arguments or not.
+    """
 
     function_id: str
     digest: str
     entry_selector: str
+    no_cache: bool = False
 
 
 @attrs.frozen
