@@ -1,0 +1,192 @@
+"""The only joiner: opens the nursery tree of a worker and knows the order of start and stop.
+
+::
+
+    run
+    └─ services          started in this order, stopped in reverse
+       ├─ functions      follows the function folder
+       ├─ orchestrator   dispatch actor · retry timer · one nursery for each task
+       ├─ executors      one task for each process, with reader and writer of its link
+       ├─ tick           leases, deadlines, purge, observations, sweeps
+       └─ rpc            gRPC server
+
+Stop, on SIGTERM or SIGINT: draining on → tasks get ``drain_timeout_ms`` → the rest end as CANCELLED → watchers get
+``drain_linger_ms`` → services stop. A second signal later than one second after the first skips the waits.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from blockx_worker import bridge
+from blockx_worker.assembly import Surroundings, Worker, assemble, make_spawner, rpc_config
+from blockx_worker.config.load import LoadedSettings
+from blockx_worker.config.settings import Settings
+from blockx_worker.core.events import DrainExpired, DrainStarted
+from blockx_worker.executors.places import RuntimeDirectory
+from blockx_worker.rpc.server import serve
+from blockx_worker.services import ServiceStack
+from blockx_worker.telemetry.log import get_logger
+
+__all__ = ["EXIT_CLEAN", "EXIT_CUT_OFF", "run"]
+
+log = get_logger(__name__)
+
+EXIT_CLEAN = 0
+EXIT_CUT_OFF = 1
+
+_SECOND_SIGNAL_S = 1.0  # an impatient double Ctrl-C, or one signal delivered twice, is one
+_LAST_BYTES_S = 0.1  # what the last watcher was told is still on its way out
+_SWITCH_INTERVAL_S = (
+    0.0005  # writer and scan threads give the GIL back soon: the Trio thread serves everybody
+)
+
+
+def run(loaded: LoadedSettings) -> int:
+    """Run a worker until a signal stops it; the exit code. Raises OSError when it cannot start (address in use, …)."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    return trio.run(_main, loaded.settings)
+
+
+async def _main(settings: Settings) -> int:
+    with RuntimeDirectory(settings.runtime_dir) as places:
+        for stale in places.removed:
+            log.info("stale_directory_removed", path=str(stale))
+        async with bridge.open_loop():
+            worker = assemble(settings, _surroundings(settings, places))
+            try:
+                async with trio.open_nursery() as nursery:
+                    services = ServiceStack(nursery)
+                    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                        stop = StopSignals()
+                        nursery.start_soon(stop.listen, signals)
+                        if await _start(worker, services, settings, stop):
+                            await stop.first.wait()
+                        clean = await _drain(worker, settings, stop)
+                        await services.stop_all()
+                        nursery.cancel_scope.cancel()
+            finally:
+                _remove_ready_file(settings)
+    log.info("worker_stopped", clean=clean)
+    return EXIT_CLEAN if clean else EXIT_CUT_OFF
+
+
+class StopSignals:
+    """The first signal asks to stop; a second one, later than a second after it, to stop now."""
+
+    def __init__(self) -> None:
+        self.first = trio.Event()
+        self.second = trio.Event()
+
+    async def listen(self, signals: AsyncIterator[int]) -> None:
+        """Listen until cancelled."""
+        first_at = 0.0
+        async for number in signals:
+            if not self.first.is_set():
+                first_at = trio.current_time()
+                log.info("stopping", signal=signal.Signals(number).name)
+                self.first.set()
+            elif trio.current_time() - first_at > _SECOND_SIGNAL_S:
+                log.warning("stopping_now", signal=signal.Signals(number).name)
+                self.second.set()
+
+
+async def _start(worker: Worker, services: ServiceStack, settings: Settings, stop: StopSignals) -> bool:
+    """Start all services; False when a signal came first."""
+    started = False
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await stop.first.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        await services.start("functions", worker.functions.run)
+        await services.start("orchestrator", worker.orchestrator.run)
+        await services.start("executors", worker.supervisor.run)
+        await services.start("tick", worker.tick)
+        bound = await services.start("rpc", partial(serve, worker.api, rpc_config(settings)))
+        address = worker.api.address = settings.advertise or bound
+        gc.collect()
+        gc.freeze()  # what lives now lives for ever: later collections need not look at it
+        _write_ready_file(settings, address)
+        log.info("worker_serving", address=address, executors=settings.executor_count, pid=os.getpid())
+        started = True
+        nursery.cancel_scope.cancel()
+    return started
+
+
+async def _drain(worker: Worker, settings: Settings, stop: StopSignals) -> bool:
+    """Let tasks finish, end those that do not, give watchers time to hear of it; True when none was cut off."""
+    worker.orchestrator.decide(DrainStarted())
+    with trio.move_on_after(settings.drain_timeout_ms / 1000):
+        await _first_of(worker.orchestrator.drained.wait, stop.second.wait)
+    clean = worker.orchestrator.drained.is_set()
+    if not clean:
+        worker.orchestrator.decide(DrainExpired())
+        with trio.move_on_after(settings.writer_commit_timeout_ms / 1000):  # a commit under way has its say
+            await worker.orchestrator.drained.wait()
+    with trio.move_on_after(settings.drain_linger_ms / 1000):
+        await _first_of(partial(_all_told, worker), stop.second.wait)
+    return clean
+
+
+async def _all_told(worker: Worker) -> None:
+    await worker.orchestrator.hub.wait_idle()
+    await trio.sleep(_LAST_BYTES_S)
+
+
+async def _first_of(*waits: Callable[[], Awaitable[None]]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def run(wait: Callable[[], Awaitable[None]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            nursery.start_soon(run, wait)
+
+
+def _surroundings(settings: Settings, places: RuntimeDirectory) -> Surroundings:
+    threads = WorkerThreads()
+    profile = PROFILES[settings.profile]
+    return Surroundings(
+        threads=threads,
+        clock=SystemClock(),
+        spawner=make_spawner(settings),
+        places=places,
+        functions=_functions(settings, threads),
+        builders=make_builders(profile.builders, settings),
+        plugins=make_plugins(profile.plugins, settings),
+    )
+
+
+def _functions(settings: Settings, threads: WorkerThreads) -> FunctionProvider:
+    if settings.functions_dir is None:
+        return StaticFunctionProvider({})
+    return DirectoryFunctionProvider(settings.functions_dir, threads, poll_interval_ms=settings.functions_poll_ms)
+
+
+def _write_ready_file(settings: Settings, address: str) -> None:
+    """The file appears complete: written beside its place, then renamed."""
+    if settings.ready_file is None:
+        return
+    path = Path(settings.ready_file)
+    content = {"address": address, "pid": os.getpid(), "executors": settings.executor_count}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(msgspec.json.encode(content) + b"\n")
+    temporary.replace(path)
+
+
+def _remove_ready_file(settings: Settings) -> None:
+    if settings.ready_file is not None:
+        Path(settings.ready_file).unlink(missing_ok=True)

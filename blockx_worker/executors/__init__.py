@@ -1,0 +1,1 @@
+"""Executor processes and their connections."""

@@ -1,0 +1,389 @@
+"""Joins the machines with the world: carries out what they order, for tasks and for calls.
+
+Everything here runs on the Trio thread. `WorkerCommands` and `CallCommands` are total over the commands and decide
+nothing. The order when a task ends: slot freed (in the core) → running calls cancelled and dispatch state dropped →
+runtime record dropped and its nursery cancelled → ``task_finished`` logged → watchers told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol, assert_never
+
+import attrs
+import trio
+
+from blockx_executor.wire.messages import CallWaiting, ToExecutor
+from blockx_worker.core.commands import (
+    AnswerSnapshot,
+    ArmTaskDeadline,
+    ArmWatchGrace,
+    CommitGranted,
+    ConvergeTask,
+    DisarmWatchGrace,
+    Dropped,
+    ForgetResult,
+    PrepareTaskActivation,
+    PublishTask,
+    Refuse,
+    StartBuilderPhase,
+    StartCallPhase,
+    StartWriterPhase,
+    WorkerCommand,
+)
+from blockx_worker.core.events import (
+    PhaseOutcome,
+    TaskActivationFailed,
+    TaskActivationPrepared,
+    TaskPhaseFinished,
+    TaskTimedOut,
+    WatchGraceExpired,
+    WorkerEvent,
+    WriterCommitEnded,
+    WriterCommitStarted,
+)
+from blockx_worker.dispatch.commands import (
+    ArmCallRetry,
+    BatchSettled,
+    CancelCalls,
+    ConvergeTaskCalls,
+    DispatchCalls,
+    DispatchCommand,
+    DispatchDropped,
+    KillExecutor,
+    StopCallProduction,
+)
+from blockx_worker.dispatch.events import CallsFinished, DispatchEvent, DispatchRefused, TaskCallsDropped
+from blockx_worker.executors.connection import ExecutorConnection
+from blockx_worker.model.errors import TaskFailureCode
+from blockx_worker.model.tasks import TaskFailure, TaskPhase, TaskResult
+from blockx_worker.orchestrator.actor import DispatchActor
+from blockx_worker.orchestrator.code import CodeDesk
+from blockx_worker.orchestrator.door import Door
+from blockx_worker.orchestrator.outputs import OutputStore
+from blockx_worker.orchestrator.phases import Phases
+from blockx_worker.orchestrator.runtime import TaskRuntime
+from blockx_worker.orchestrator.timers import RetryTimer
+from blockx_worker.orchestrator.watching import Hub
+from blockx_worker.ports import FunctionProvider, Threads
+from blockx_worker.telemetry.log import get_logger
+
+__all__ = ["ExecutorLinks", "Orchestrator", "OrchestratorConfig"]
+
+log = get_logger(__name__)
+
+
+class ExecutorLinks(Protocol):
+    """The live executors."""
+
+    def connection(self, executor_id: str) -> ExecutorConnection | None:
+        """The connection of an executor, None when it has none."""
+
+    def kill(self, executor_id: str, reason: str) -> None:
+        """Kill its process."""
+
+
+@attrs.frozen(kw_only=True)
+class OrchestratorConfig:
+    """Limits of the orchestrator; milliseconds unless the name says otherwise."""
+
+    actor_slice_calls: int = 128
+    inbox_frames: int = 1024
+    writer_commit_timeout_ms: int = 30_000
+
+
+class Orchestrator:
+    """See the module's text. `run` opens the nursery that all tasks live in."""
+
+    def __init__(
+        self,
+        config: OrchestratorConfig,
+        door: Door,
+        phases: Phases,
+        functions: FunctionProvider,
+        threads: Threads,
+    ) -> None:
+        self.door = door
+        self.hub = Hub()
+        self.runtimes: dict[str, TaskRuntime] = {}
+        self.outputs: dict[str, OutputStore] = {}
+        self.dropped: Counter[str] = Counter()
+        self.links: ExecutorLinks
+        self.drained = trio.Event()
+        self._config = config
+        self._phases = phases
+        self._functions = functions
+        self._threads = threads
+        self._nursery: trio.Nursery
+        self.actor = DispatchActor(
+            door, self, slice_calls=config.actor_slice_calls, inbox_frames=config.inbox_frames
+        )
+        self.retries = RetryTimer(self.actor.post)
+        self._code = CodeDesk(self)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the actor, the retry timer and all tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.actor.run)
+            await nursery.start(self.retries.run)
+            task_status.started()
+
+    # --- slots and tasks -----------------------------------------------------------------------------------------
+
+    def decide(self, event: WorkerEvent) -> list[WorkerCommand]:
+        """Let the core decide, carry out the commands, and return them for the answer among them."""
+        commands = self.door.decide(event)
+        for command in commands:
+            self._carry_out(command)
+        if self.door.worker.drained:
+            self.drained.set()
+        return commands
+
+    def _carry_out(self, command: WorkerCommand) -> None:  # noqa: C901, PLR0912 - one arm per command
+        match command:
+            case AnswerSnapshot() | Refuse() | CommitGranted():
+                pass  # answers: whoever asked reads them
+            case PrepareTaskActivation():
+                self.runtimes[command.task_id] = runtime = TaskRuntime(command.request, command.slot_id)
+                self._nursery.start_soon(self._run_task, runtime)
+            case ArmTaskDeadline():
+                self.runtimes[command.task_id].deadline_ms = command.deadline_ms
+            case StartBuilderPhase():
+                self._start(command.task_id, self._build)
+            case StartCallPhase():
+                self._start(command.task_id, self._call)
+            case StartWriterPhase():
+                self._start(command.task_id, self._write)
+            case PublishTask():
+                self.hub.notify(command.task_id)
+            case ConvergeTask():
+                self._converge(command.task_id, command.result)
+            case ArmWatchGrace():
+                self._arm_grace(command)
+            case DisarmWatchGrace():
+                self._disarm_grace(command.task_id)
+            case ForgetResult():
+                self.outputs.pop(command.task_id, None)
+                self.hub.notify(command.task_id)
+            case Dropped():
+                self.dropped[f"{command.event}: {command.reason}"] += 1
+                log.debug(
+                    "event_dropped", task_id=command.task_id, dropped=command.event, reason=command.reason
+                )
+            case _:
+                assert_never(command)
+
+    def _start(self, task_id: str, phase: _PhaseTask) -> None:
+        runtime = self.runtimes[task_id]
+        assert runtime.nursery is not None
+        runtime.nursery.start_soon(phase, runtime)
+
+    async def _run_task(self, runtime: TaskRuntime) -> None:
+        """The task's nursery: open until `ConvergeTask` cancels it."""
+        with runtime.scope:
+            async with trio.open_nursery() as runtime.nursery:
+                runtime.nursery.start_soon(self._deadline, runtime)
+                self._activate(runtime)
+
+    def _activate(self, runtime: TaskRuntime) -> None:
+        task_id = runtime.request.task_id
+        try:
+            runtime.view = self._functions.current()
+        except Exception as error:
+            log.exception("activation_failed", task_id=task_id)
+            message = f"the functions cannot be read: {error}"
+            self.decide(
+                TaskActivationFailed(task_id=task_id, code=TaskFailureCode.ACTIVATION_FAILED, message=message)
+            )
+        else:
+            self.decide(
+                TaskActivationPrepared(task_id=task_id, slot_id=runtime.slot_id, epoch=runtime.view.epoch)
+            )
+
+    async def _deadline(self, runtime: TaskRuntime) -> None:
+        """Only posts the fact; a commit under way may put the end off."""
+        await trio.sleep_until(runtime.deadline_ms / 1000)
+        self.decide(TaskTimedOut(task_id=runtime.request.task_id))
+        await trio.sleep_forever()
+
+    async def _build(self, runtime: TaskRuntime) -> None:
+        assert runtime.view is not None
+        self._finish(runtime, TaskPhase.BUILDER, await self._phases.build(runtime, runtime.view))
+
+    async def _call(self, runtime: TaskRuntime) -> None:
+        self._finish(runtime, TaskPhase.CALLS, await self._phases.calls(runtime, self.actor.post))
+
+    async def _write(self, runtime: TaskRuntime) -> None:
+        gate = _Gate(self, self._threads, runtime)
+        self._finish(runtime, TaskPhase.PLUGIN, await self._phases.write(runtime, gate))
+
+    def _finish(self, runtime: TaskRuntime, phase: TaskPhase, outcome: PhaseOutcome) -> None:
+        self.decide(TaskPhaseFinished(task_id=runtime.request.task_id, phase=phase, outcome=outcome))
+
+    def _converge(self, task_id: str, result: TaskResult) -> None:
+        self.actor.decide_now(TaskCallsDropped(task_id=task_id, reason=_why(result)))
+        runtime = self.runtimes.pop(task_id, None)
+        if runtime is not None:
+            if runtime.outputs is not None and runtime.plugin is not None and runtime.plugin.keeps_outputs:
+                self.outputs[task_id] = runtime.outputs
+            runtime.scope.cancel()
+        _log_finished(runtime, result)
+        self.hub.notify(task_id)
+
+    def _arm_grace(self, command: ArmWatchGrace) -> None:
+        runtime = self.runtimes[command.task_id]
+        if runtime.nursery is None:
+            return  # not running yet: the tick finds a grace that passes before it does
+        runtime.grace = trio.CancelScope()
+        runtime.nursery.start_soon(self._grace, command, runtime.grace)
+
+    async def _grace(self, command: ArmWatchGrace, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep_until(command.deadline_ms / 1000)
+            self.decide(WatchGraceExpired(task_id=command.task_id))
+
+    def _disarm_grace(self, task_id: str) -> None:
+        runtime = self.runtimes.get(task_id)
+        if runtime is not None and runtime.grace is not None:
+            runtime.grace.cancel()
+            runtime.grace = None
+
+    # --- commits -------------------------------------------------------------------------------------------------
+
+    def commit_started(self, runtime: TaskRuntime, *, final: bool) -> bool:
+        """Ask the core whether the writer may commit; a commit that never returns is bounded here."""
+        task_id = runtime.request.task_id
+        commands = self.decide(WriterCommitStarted(task_id=task_id, final=final))
+        granted = any(isinstance(command, CommitGranted) for command in commands)
+        if granted:
+            assert runtime.nursery is not None
+            runtime.commit_watch = trio.CancelScope()
+            runtime.nursery.start_soon(self._watch_commit, runtime, runtime.commit_watch)
+        return granted
+
+    def commit_ended(self, runtime: TaskRuntime) -> None:
+        """A commit that was not the last one returned."""
+        if runtime.commit_watch is not None:
+            runtime.commit_watch.cancel()
+        self.decide(WriterCommitEnded(task_id=runtime.request.task_id))
+
+    async def _watch_commit(self, runtime: TaskRuntime, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep(self._config.writer_commit_timeout_ms / 1000)
+            message = (
+                f"the commit did not return within {self._config.writer_commit_timeout_ms} ms: its rows may or may "
+                "not be there; look before you submit the task again"
+            )
+            failure = TaskFailure(code=TaskFailureCode.PLUGIN_FAILED, message=message)
+            self._finish(runtime, TaskPhase.PLUGIN, PhaseOutcome(failure=failure))
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def carry_out(self, commands: Sequence[DispatchCommand]) -> None:  # noqa: C901 - one arm per command
+        """Carry out what the dispatcher orders, in order."""
+        for command in commands:
+            match command:
+                case DispatchCalls():
+                    self._dispatch(command)
+                case CancelCalls():
+                    for cancel in command.calls:
+                        self._send(command.executor_id, cancel)
+                case ArmCallRetry():
+                    self.retries.arm(command)
+                case BatchSettled():
+                    self._settle(command)
+                case StopCallProduction():
+                    pass  # a call list needs no producer
+                case ConvergeTaskCalls():
+                    self._calls_over(command)
+                case KillExecutor():
+                    log.warning(
+                        "executor_killed",
+                        executor_id=command.executor_id,
+                        call_id=command.call_id,
+                        kind=command.kind,
+                        reason=command.message,
+                    )
+                    self.links.kill(command.executor_id, command.message)
+                case DispatchDropped():
+                    self.dropped[f"{command.event}: {command.reason}"] += command.count
+                case _:
+                    assert_never(command)
+
+    def waiting(self, executor_id: str, frame: CallWaiting) -> None:
+        """Serve what a call waits for."""
+        self._send(executor_id, self._code.answer(executor_id, frame))
+
+    def _dispatch(self, command: DispatchCalls) -> None:
+        connection = self.links.connection(command.executor_id)
+        if connection is None:
+            refused: Sequence[str] = [call.call_id for call in command.calls]
+        else:
+            report = connection.send_calls(command.calls)
+            refused = report.refused
+            if report.failed:
+                self.actor.post(CallsFinished(executor_id=command.executor_id, frames=report.failed))
+        if refused:
+            self.actor.post(DispatchRefused(executor_id=command.executor_id, call_ids=refused))
+
+    def _send(self, executor_id: str, message: ToExecutor) -> None:
+        connection = self.links.connection(executor_id)
+        if connection is not None:  # else it is gone, and so is whoever would read this
+            connection.send(message)
+
+    def _settle(self, command: BatchSettled) -> None:
+        runtime = self.runtimes.get(command.task_id)
+        if runtime is not None and runtime.outputs is not None:
+            runtime.outputs.append(command.outputs)
+            self.hub.notify(command.task_id)
+
+    def _calls_over(self, command: ConvergeTaskCalls) -> None:
+        runtime = self.runtimes.get(command.task_id)
+        if runtime is not None:
+            runtime.calls_result = command
+            runtime.calls_over.set()
+
+    def post(self, event: DispatchEvent) -> None:
+        """Queue a fact for the dispatcher."""
+        self.actor.post(event)
+
+
+class _PhaseTask(Protocol):
+    async def __call__(self, runtime: TaskRuntime, /) -> None: ...
+
+
+class _Gate:
+    """Asks from the writer's thread."""
+
+    def __init__(self, orchestrator: Orchestrator, threads: Threads, runtime: TaskRuntime) -> None:
+        self._orchestrator = orchestrator
+        self._threads = threads
+        self._runtime = runtime
+
+    def start(self, *, final: bool) -> bool:
+        """Ask for leave to commit."""
+        return self._threads.call_back(partial(self._orchestrator.commit_started, self._runtime, final=final))
+
+    def ended(self) -> None:
+        """Report that a commit returned."""
+        self._threads.call_back(self._orchestrator.commit_ended, self._runtime)
+
+
+def _why(result: TaskResult) -> str:
+    return str(result.failure.code) if result.failure else str(result.state)
+
+
+def _log_finished(runtime: TaskRuntime | None, result: TaskResult) -> None:
+    failure = result.failure
+    log.info(
+        "task_finished",
+        task_id=result.task_id,
+        state=result.state,
+        code=failure.code if failure else None,
+        message=failure.message if failure else None,
+        labels=runtime.request.labels if runtime and runtime.request.labels else None,
+        **{name: value for name, value in attrs.asdict(result.statistic).items() if value},
+    )
