@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 PAGE = Path(__file__).resolve().parent / "design" / "states.md"
 sys.path.insert(0, str(PAGE.parents[2]))
@@ -17,6 +18,8 @@ sys.path.insert(0, str(PAGE.parents[2]))
 from blockx_worker.core import states as core  # noqa: E402 - the repository's own tree comes first on the path
 from blockx_worker.dispatch import states as dispatch  # noqa: E402
 from blockx_worker.pool import states as pool  # noqa: E402
+
+State = TypeVar("State", bound=StrEnum)
 
 INTRO = """\
 # States
@@ -64,9 +67,9 @@ def section(title: str, *parts: str) -> str:
     return f"## {title}\n\n" + "\n\n".join(parts) + "\n"
 
 
-def diagram(transitions: Mapping[tuple[StrEnum, str], StrEnum], initial: StrEnum) -> str:
+def diagram(transitions: Mapping[tuple[State, str], State], initial: State) -> str:
     """A transition table as a Mermaid state diagram; moves between the same two states share one arrow."""
-    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
+    arrows: dict[tuple[State, State], list[str]] = {}
     for (state, event), after in transitions.items():
         arrows.setdefault((state, after), []).append(str(event))
     lines = ["```mermaid", "stateDiagram-v2", f"  [*] --> {initial}"]
