@@ -7,7 +7,7 @@ from typing import IO, Any, ClassVar
 
 import click
 
-__all__ = ["CommandFailed", "Exit", "Unreachable"]
+__all__ = ["CommandFailed", "Exit", "TaskFailed", "Unreachable"]
 
 
 class Exit(IntEnum):
@@ -30,13 +30,26 @@ class CommandFailed(click.ClickException):
         click.echo(f"error: {self.message}", file=file, err=True)
 
 
+class TaskFailed(CommandFailed):
+    """A task did not do what the command promised; exit code 1."""
+
+    exit_code: ClassVar[int] = int(Exit.TASK_FAILED)
+
+
 class Unreachable(CommandFailed):
-    """No worker answers at the address; exit code 3."""
+    """No worker answers; exit code 3."""
 
     exit_code: ClassVar[int] = int(Exit.UNREACHABLE)
 
-    def __init__(self, address: str, why: str) -> None:
-        super().__init__(
+    @classmethod
+    def at(cls, address: str, why: str) -> Unreachable:
+        """Nobody answers at an address that the user named."""
+        return cls(
             f"no worker reachable at {address}: {why}\n"
-            "Is it running? Start one with `blockx run --functions DIR`; --to must name the address that it prints."
+            "Is it running? Start one with `blockx run --functions DIR`; --to must name the address that it logs."
         )
+
+    @classmethod
+    def start_failed(cls, why: str, log: str) -> Unreachable:
+        """A worker of our own did not come up."""
+        return cls(f"the worker did not start: {why}\n{log}")
