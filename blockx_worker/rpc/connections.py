@@ -1,14 +1,7 @@
-"""grpclib's server with connections that can be closed, and that close when the client is frozen.
+"""grpclib's server with connections that the worker can close.
 
-What grpclib lacks, read in its source (0.4.9):
-
-* ``Connection.close`` closes the transport gently: with bytes still unsent, asyncio waits until the client takes them.
-  A frozen client never does, so the connection, its handlers and its watches would stay for ever although the
-  keep-alive had noticed. Here a close that is not through after a second becomes an abort.
-* ``Server.close`` leaves connections open; here they get GOAWAY and are closed.
-* A frame of unknown type ends the connection with an error; HTTP/2 says to ignore it.
-* The keep-alive needs all of its private fields: by default pings stop after two without data between them, and none
-  is sent within five minutes of the last.
+``Server.close`` of grpclib leaves connections open; here they get GOAWAY and are closed. A frame of unknown type would
+end the connection with an error; HTTP/2 says to ignore it.
 """
 
 from __future__ import annotations
@@ -25,21 +18,9 @@ from h2.events import UnknownFrameReceived
 
 from blockx_worker.rpc.boundary import Service
 from blockx_worker.rpc.receive import Codec
+from blockx_worker.rpc.transport import AbortingTransport
 
-__all__ = ["WorkerServer", "keepalive_configuration"]
-
-CLOSE_LINGER_S = 1.0
-
-
-def keepalive_configuration(time_s: float, timeout_s: float) -> Configuration:
-    """Ping every ``time_s``; without an answer within ``timeout_s`` the other side is gone, with calls or without."""
-    return Configuration(
-        _keepalive_time=time_s,
-        _keepalive_timeout=timeout_s,
-        _keepalive_permit_without_calls=True,
-        _http2_max_pings_without_data=0,
-        _http2_min_sent_ping_interval_without_data=time_s / 2,
-    )
+__all__ = ["WorkerServer"]
 
 
 class WorkerServer(Server):
@@ -75,7 +56,7 @@ class _ServerProtocol(H2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        super().connection_made(_AbortingTransport(transport))
+        super().connection_made(AbortingTransport(transport))
         self.processor.processors[UnknownFrameReceived] = _ignore
         self._open_set.add(self)
 
@@ -88,21 +69,6 @@ class _ServerProtocol(H2Protocol):
             self.connection._connection.close_connection()  # noqa: SLF001  # grpclib has no way to send GOAWAY
             self.connection.flush()
             self.processor.close("the worker is shutting down")
-
-
-class _AbortingTransport(asyncio.Transport):
-    """The transport as grpclib uses it, with a `close` that ends within a second whatever the client does."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__()
-        self._transport = transport
-        self.write = transport.write  # type: ignore[method-assign]  # the hot path, without a frame of our own
-        self.is_closing = transport.is_closing  # type: ignore[method-assign]
-        self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
-
-    def close(self) -> None:
-        self._transport.close()
-        asyncio.get_running_loop().call_later(CLOSE_LINGER_S, self._transport.abort)
 
 
 def _ignore(_event: object) -> None:

@@ -15,10 +15,11 @@ from blockx_worker import bridge
 from blockx_worker.ports import WorkerApi
 from blockx_worker.rpc.boundary import Requests
 from blockx_worker.rpc.config import RpcConfig
-from blockx_worker.rpc.connections import WorkerServer, keepalive_configuration
+from blockx_worker.rpc.connections import WorkerServer
 from blockx_worker.rpc.handlers import worker_service
 from blockx_worker.rpc.health import health_service
 from blockx_worker.rpc.reflection import REFLECTION_SERVICES, reflection_services
+from blockx_worker.rpc.transport import keepalive_configuration
 
 __all__ = ["serve"]
 

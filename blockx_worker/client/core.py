@@ -1,0 +1,294 @@
+"""The client itself, in asyncio over grpclib; the flavours for Trio and for blocking programs run its coroutines.
+
+Rules and traps:
+
+* Every method is one coroutine, and a watch is an object with `next` and `close`, because under Trio each step runs in
+  an asyncio task of its own; an async generator would be resumed from different tasks.
+* `run` owns its task. When the connection breaks it submits the same task again, which is safe: the worker answers a
+  known task_id with the task as it stands, and a restarted worker runs it again. Outputs seen before the break are
+  dropped, since another run may give others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import attrs
+import betterproto
+from grpclib.client import Channel, Stream
+from grpclib.const import Cardinality
+from grpclib.protocol import H2Protocol
+
+from blockx_worker.client import convert
+from blockx_worker.client.errors import WorkerUnreachable, translated
+from blockx_worker.client.outputs import LineJoiner, Outputs
+from blockx_worker.client.task import Task
+from blockx_worker.model.tasks import TaskResult, TaskSnapshot
+from blockx_worker.model.watch import (
+    ResultPage,
+    TaskNotFound,
+    TaskOutputs,
+    TaskResulted,
+    TaskSnapshotted,
+    WatchEvent,
+    WorkerStatus,
+)
+from blockx_worker.ports import SubmitReply
+from blockx_worker.rpc.pb.blockx.worker import v1 as pb
+from blockx_worker.rpc.receive import Codec
+from blockx_worker.rpc.transport import AbortingTransport, keepalive_configuration
+
+__all__ = ["ClientOptions", "Core", "CoreWatch"]
+
+R = TypeVar("R", bound=betterproto.Message)
+
+_SERVICE = "/blockx.worker.v1.WorkerService/"
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions:
+    """How a client behaves; times are seconds.
+
+    ``request_timeout_s`` bounds one request, beyond what it asks the worker to wait. ``run`` first waits ``run_wait_ms``
+    for a short task to end within its submit, and tries for ``reconnect_s`` to come back to a worker that is gone.
+    ``metadata`` goes with every request.
+    """
+
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 60.0
+    keepalive_time_s: float = 20.0
+    keepalive_timeout_s: float = 20.0
+    reconnect_s: float = 30.0
+    run_wait_ms: int = 200
+    metadata: dict[str, str] = attrs.field(factory=dict)
+    tls: ssl.SSLContext | None = None
+
+
+class Core:
+    """One connection to one worker; made again by itself when it broke."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self._options = options
+        host, port = _split(address)
+        keepalive = keepalive_configuration(options.keepalive_time_s, options.keepalive_timeout_s)
+        self._channel = _Channel(host, port, codec=Codec(), config=keepalive, ssl=options.tls)
+
+    async def __aenter__(self) -> Self:
+        with translated(self.address):
+            await asyncio.wait_for(self._channel.__connect__(), self._options.connect_timeout_s)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    async def request_slot(self, task_id: str, ttl_ms: int = 0) -> TaskSnapshot:
+        """Lease a slot; 0 = the worker's default time."""
+        request = pb.RequestTaskSlotRequest(task_id=task_id, ttl_ms=ttl_ms)
+        return convert.to_snapshot(
+            (await self._call("RequestTaskSlot", request, pb.RequestTaskSlotResponse)).task
+        )
+
+    async def submit(self, task: Task, wait_ms: int = 0) -> SubmitReply:
+        """Submit, and wait up to ``wait_ms`` for the end."""
+        request = task.to_request(wait_ms)
+        return convert.to_submit_reply(
+            await self._call("SubmitTask", request, pb.SubmitTaskResponse, wait_ms / 1000)
+        )
+
+    async def result(self, task_id: str, output_offset: int = 0) -> ResultPage:
+        """State, result and one page of outputs."""
+        request = pb.GetTaskResultRequest(task_id=task_id, output_offset=output_offset)
+        return convert.to_page(await self._call("GetTaskResult", request, pb.GetTaskResultResponse))
+
+    async def cancel(self, task_id: str, reason: str = "") -> TaskSnapshot:
+        """Cancel a task, or give a leased slot back."""
+        request = pb.CancelTaskRequest(task_id=task_id, reason=reason)
+        return convert.to_snapshot((await self._call("CancelTask", request, pb.CancelTaskResponse)).task)
+
+    async def status(self) -> WorkerStatus:
+        """The worker as it stands."""
+        answer = await self._call("GetWorkerStatus", pb.GetWorkerStatusRequest(), pb.GetWorkerStatusResponse)
+        return convert.to_status(answer.status)
+
+    def watch(self, task_ids: Sequence[str], *, observe: bool = False) -> CoreWatch:
+        """Watch tasks; nothing happens before the first `CoreWatch.next`."""
+        request = pb.WatchTasksRequest(task_ids=list(task_ids), observe=observe)
+        stream = self._open("WatchTasks", Cardinality.UNARY_STREAM, request, pb.TaskEvent, None)
+        return CoreWatch(self.address, request, stream)
+
+    async def run(
+        self, task: Task, on_event: Callable[[WatchEvent], None] | None = None
+    ) -> tuple[TaskResult, Outputs]:
+        """Submit and own a task until it ends; comes back after a broken connection."""
+        give_up = asyncio.get_running_loop().time() + self._options.reconnect_s
+        pause_s = 0.1
+        while True:
+            try:
+                return await self._run_once(task, on_event or _ignore)
+            except WorkerUnreachable:
+                now = asyncio.get_running_loop().time()
+                if now >= give_up:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
+
+    async def _run_once(
+        self, task: Task, on_event: Callable[[WatchEvent], None]
+    ) -> tuple[TaskResult, Outputs]:
+        reply = await self.submit(task, self._options.run_wait_ms)
+        if reply.snapshot.result is not None:
+            return reply.snapshot.result, await self._outputs(task.task_id, reply)
+        joiner, lines = LineJoiner(), list[bytes]()
+        async with self.watch([task.task_id]) as watch:
+            while (event := await watch.next()) is not None:
+                on_event(event)
+                match event:
+                    case TaskOutputs(chunk=chunk):
+                        lines += joiner.feed(chunk.json_lines)
+                    case TaskResulted(result=result):
+                        return result, Outputs(lines)
+                    case TaskNotFound():
+                        break
+                    case TaskSnapshotted():
+                        pass
+        raise WorkerUnreachable(self.address, f"the worker lost task {task.task_id}")
+
+    async def _outputs(self, task_id: str, reply: SubmitReply) -> Outputs:
+        if reply.outputs is not None:
+            return Outputs(LineJoiner().feed(reply.outputs))
+        joiner, lines, offset = LineJoiner(), list[bytes](), 0
+        while True:
+            page = await self.result(task_id, offset)
+            if page.chunk is not None:
+                lines += joiner.feed(page.chunk.json_lines)
+            if page.next_offset >= page.output_bytes:
+                return Outputs(lines)
+            offset = page.next_offset
+
+    async def _call(
+        self, method: str, request: betterproto.Message, reply_type: type[R], extra_s: float = 0
+    ) -> R:
+        timeout_s = self._options.request_timeout_s + extra_s
+        with translated(self.address):
+            async with self._open(method, Cardinality.UNARY_UNARY, request, reply_type, timeout_s) as stream:
+                await stream.send_message(request, end=True)
+                reply: R | None = await stream.recv_message()
+        assert reply is not None
+        return reply
+
+    def _open(
+        self,
+        method: str,
+        cardinality: Cardinality,
+        request: betterproto.Message,
+        reply_type: type[R],
+        timeout_s: float | None,
+    ) -> Stream[Any, R]:
+        return self._channel.request(
+            _SERVICE + method,
+            cardinality,
+            type(request),
+            reply_type,
+            timeout=timeout_s,
+            metadata=self._options.metadata,
+        )
+
+
+class CoreWatch:
+    """One WatchTasks stream, step by step. A step that is cancelled or fails ends the watch."""
+
+    def __init__(
+        self, address: str, request: pb.WatchTasksRequest, stream: Stream[Any, pb.TaskEvent]
+    ) -> None:
+        self._address = address
+        self._request = request
+        self._stream = stream
+        self._state = _WatchState.NEW
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def next(self) -> WatchEvent | None:
+        """The next event; None after the last."""
+        while self._state is not _WatchState.ENDED:
+            if self._state is _WatchState.BROKEN:
+                raise RuntimeError("this watch was cancelled, failed or closed; open another one")
+            with translated(self._address):
+                message = await self._receive()
+            if message is not None and (event := convert.to_event(message)) is not None:
+                return event
+        return None
+
+    async def close(self) -> None:
+        """Leave; the worker hears of it at once. May be called twice, and after an error."""
+        if self._state is _WatchState.OPEN:
+            await self._leave(asyncio.CancelledError())
+        elif self._state is _WatchState.NEW:
+            self._state = _WatchState.BROKEN
+
+    async def _receive(self) -> pb.TaskEvent | None:
+        """A message half read cannot be read again, hence no second try after a cancelled one."""
+        try:
+            if self._state is _WatchState.NEW:
+                self._state = _WatchState.OPEN
+                await self._stream.__aenter__()
+                await self._stream.send_message(self._request, end=True)
+            message = await self._stream.recv_message()
+            if message is None:
+                self._state = _WatchState.ENDED
+                await self._stream.__aexit__(None, None, None)  # raises what the trailers say
+        except BaseException as error:
+            if self._state is _WatchState.OPEN:
+                await self._leave(error)
+            self._state = _WatchState.BROKEN
+            raise
+        return message
+
+    async def _leave(self, error: BaseException) -> None:
+        self._state = _WatchState.BROKEN
+        await self._stream.__aexit__(type(error), error, error.__traceback__)
+
+
+class _WatchState(Enum):
+    NEW = auto()
+    OPEN = auto()
+    ENDED = auto()
+    BROKEN = auto()
+
+
+class _Channel(Channel):
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        return _Protocol(plain.handler, plain.config, plain.h2_config)
+
+
+class _Protocol(H2Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(AbortingTransport(transport))
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"the worker's address is {address[:100]!r}; accepted: host:port, such as 127.0.0.1:7420"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _ignore(_event: WatchEvent) -> None:
+    pass
