@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MAX_INT64", "FieldError", "Fields", "read_object", "shorten"]
+__all__ = ["MAX_INT64", "MAX_SHOWN_CHARS", "FieldError", "Fields", "read_object", "shorten"]
 
 MAX_INT64 = 2**63 - 1
 MAX_SHOWN_CHARS = 80
