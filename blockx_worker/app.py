@@ -165,15 +165,26 @@ def _surroundings(settings: Settings, places: RuntimeDirectory) -> Surroundings:
         spawner=make_spawner(settings),
         places=places,
         functions=_functions(settings, threads),
-        builders=make_builders(profile.builders, settings),
-        plugins=make_plugins(profile.plugins, settings),
+        builders=BuilderRegistry(part for part in _builders(settings) if part.type in profile.builders),
+        plugins=PluginRegistry(part for part in _plugins(settings) if part.type in profile.plugins),
     )
+
+
+def _builders(settings: Settings) -> list[CallBuilder]:
+    store = FolderStore(settings.blocks_dir) if settings.blocks_dir is not None else None
+    return [CallListBuilder(), BlockTableBuilder(store)]
+
+
+def _plugins(settings: Settings) -> list[WriterPlugin]:
+    return [ReturnValuePlugin()]
 
 
 def _functions(settings: Settings, threads: WorkerThreads) -> FunctionProvider:
     if settings.functions_dir is None:
         return StaticFunctionProvider({})
-    return DirectoryFunctionProvider(settings.functions_dir, threads, poll_interval_ms=settings.functions_poll_ms)
+    return DirectoryFunctionProvider(
+        settings.functions_dir, threads, poll_interval_ms=settings.functions_poll_ms
+    )
 
 
 def _write_ready_file(settings: Settings, address: str) -> None:

@@ -14,6 +14,7 @@ __all__ = ["ServiceStack"]
 
 log = get_logger(__name__)
 
+
 @attrs.define
 class _Running:
     name: str

@@ -20,6 +20,7 @@ __all__ = [
     "SubmitRequested",
     "TaskActivationFailed",
     "TaskActivationPrepared",
+    "TaskMeasured",
     "TaskPhaseFinished",
     "TaskTimedOut",
     "WatchAttached",
@@ -89,6 +90,14 @@ class TaskPhaseFinished:
 
     task_id: str
     phase: TaskPhase
+    outcome: PhaseOutcome
+
+
+@attrs.frozen(kw_only=True)
+class TaskMeasured:
+    """What a task has cost so far: posted before an end from outside, so that its result can tell."""
+
+    task_id: str
     outcome: PhaseOutcome
 
 
@@ -173,6 +182,7 @@ WorkerEvent: TypeAlias = (
     | SubmitRequested
     | TaskActivationPrepared
     | TaskActivationFailed
+    | TaskMeasured
     | TaskPhaseFinished
     | WriterCommitStarted
     | WriterCommitEnded

@@ -23,6 +23,7 @@ from blockx_worker.core.entries import Entry, merged
 from blockx_worker.core.events import (
     TaskActivationFailed,
     TaskActivationPrepared,
+    TaskMeasured,
     TaskPhaseFinished,
     WriterCommitEnded,
     WriterCommitStarted,
@@ -30,7 +31,7 @@ from blockx_worker.core.events import (
 from blockx_worker.core.states import DropReason, Move, Stage
 from blockx_worker.model.tasks import TaskFailure, TaskPhase
 
-__all__ = ["activation_failed", "activation_prepared", "commit_ended", "commit_started", "phase_finished"]
+__all__ = ["activation_failed", "activation_prepared", "commit_ended", "commit_started", "measured", "phase_finished"]
 
 _FINISHED: dict[tuple[TaskPhase, bool], Move] = {
     (TaskPhase.BUILDER, True): Move.BUILDER_SUCCEEDED,
@@ -89,6 +90,17 @@ def phase_finished(books: Books, event: TaskPhaseFinished, now_ms: int) -> list[
     if entry.put_off is not None:
         commands.append(books.drop(entry.put_off.event, DropReason.OUTCOME_FIRST, entry.task_id))
     return commands
+
+
+def measured(books: Books, event: TaskMeasured, _now_ms: int) -> list[WorkerCommand]:
+    """Take note of what a task has cost so far; its failure, if any, is not one that ends the task."""
+    entry = books.entries.get(event.task_id)
+    if entry is None:
+        return [books.drop_absent("TaskMeasured", event.task_id)]
+    if not entry.submitted:
+        return [books.drop("TaskMeasured", DropReason.NOT_SUBMITTED, event.task_id)]
+    entry.outcome = merged(entry.outcome, attrs.evolve(event.outcome, failure=None))
+    return []
 
 
 def commit_started(books: Books, event: WriterCommitStarted, _now_ms: int) -> list[WorkerCommand]:

@@ -31,6 +31,7 @@ from blockx_worker.core.events import (
     SubmitRequested,
     TaskActivationFailed,
     TaskActivationPrepared,
+    TaskMeasured,
     TaskPhaseFinished,
     TaskTimedOut,
     WatchAttached,
@@ -69,6 +70,8 @@ class WorkerCore:
                 return progress.activation_failed(books, event, now_ms)
             case TaskPhaseFinished():
                 return progress.phase_finished(books, event, now_ms)
+            case TaskMeasured():
+                return progress.measured(books, event, now_ms)
             case WriterCommitStarted():
                 return progress.commit_started(books, event, now_ms)
             case WriterCommitEnded():

@@ -83,6 +83,7 @@ class _Aboard:
     connection: ExecutorConnection | None = None
     killed_by_us: bool = False
     attached: bool = False
+    stopping: bool = False
     reason: str = ""
 
 
@@ -267,7 +268,7 @@ class ExecutorSupervisor:
 
     def _stop(self, slot: int) -> None:
         if aboard := self._aboard.get(f"exec-{slot}"):
-            aboard.killed_by_us = True
+            aboard.killed_by_us = aboard.stopping = True
             aboard.reason = "the worker stops"
             aboard.process.terminate()
 
@@ -280,7 +281,8 @@ class ExecutorSupervisor:
         )
         if aboard.killed_by_us:
             message = f"{message} because {aboard.reason}"
-        log.warning("executor_gone", executor_id=aboard.executor_id, pid=aboard.process.pid, message=message)
+        log_gone = log.info if aboard.stopping else log.warning
+        log_gone("executor_gone", executor_id=aboard.executor_id, pid=aboard.process.pid, message=message)
         if aboard.attached:
             self._door.post(
                 ExecutorLost(

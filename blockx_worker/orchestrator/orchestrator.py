@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 import attrs
 import trio
 
-from blockx_executor.wire.messages import CallWaiting, ToExecutor
+from blockx_executor.wire.messages import CallWaiting, FromExecutor, ToExecutor
 from blockx_worker.core.commands import (
     AnswerSnapshot,
     ArmTaskDeadline,
@@ -34,9 +34,12 @@ from blockx_worker.core.commands import (
     WorkerCommand,
 )
 from blockx_worker.core.events import (
+    CancelTaskRequested,
+    DrainExpired,
     PhaseOutcome,
     TaskActivationFailed,
     TaskActivationPrepared,
+    TaskMeasured,
     TaskPhaseFinished,
     TaskTimedOut,
     WatchGraceExpired,
@@ -63,10 +66,12 @@ from blockx_worker.orchestrator.actor import DispatchActor
 from blockx_worker.orchestrator.code import CodeDesk
 from blockx_worker.orchestrator.door import Door
 from blockx_worker.orchestrator.outputs import OutputStore
-from blockx_worker.orchestrator.phases import Phases
+from blockx_worker.orchestrator.phases import Phases, measured
 from blockx_worker.orchestrator.runtime import TaskRuntime
 from blockx_worker.orchestrator.timers import RetryTimer
 from blockx_worker.orchestrator.watching import Hub
+from blockx_worker.pool.commands import PoolCommand
+from blockx_worker.pool.events import PoolEvent
 from blockx_worker.ports import FunctionProvider, Threads
 from blockx_worker.telemetry.log import get_logger
 
@@ -135,6 +140,8 @@ class Orchestrator:
 
     def decide(self, event: WorkerEvent) -> list[WorkerCommand]:
         """Let the core decide, carry out the commands, and return them for the answer among them."""
+        for task_id in self._may_end(event):
+            self._measure(task_id)
         commands = self.door.decide(event)
         for command in commands:
             self._carry_out(command)
@@ -175,6 +182,22 @@ class Orchestrator:
                 )
             case _:
                 assert_never(command)
+
+    def _may_end(self, event: WorkerEvent) -> Sequence[str]:
+        """Tasks that ``event`` may end from outside, whatever the core makes of it."""
+        match event:
+            case TaskTimedOut() | CancelTaskRequested() | WatchGraceExpired():
+                return [event.task_id]
+            case DrainExpired():
+                return list(self.runtimes)
+            case _:
+                return []
+
+    def _measure(self, task_id: str) -> None:
+        runtime = self.runtimes.get(task_id)
+        calls = self.door.dispatcher.statistic(task_id)
+        if runtime is not None and calls is not None:
+            self.door.decide(TaskMeasured(task_id=task_id, outcome=measured(runtime, calls)))
 
     def _start(self, task_id: str, phase: _PhaseTask) -> None:
         runtime = self.runtimes[task_id]
@@ -346,9 +369,24 @@ class Orchestrator:
             runtime.calls_result = command
             runtime.calls_over.set()
 
+    # --- executors -----------------------------------------------------------------------------------------------
+
     def post(self, event: DispatchEvent) -> None:
         """Queue a fact for the dispatcher."""
         self.actor.post(event)
+
+    async def frames(self, executor_id: str, frames: Sequence[FromExecutor]) -> None:
+        """Queue what a connection read."""
+        await self.actor.frames(executor_id, frames)
+
+    def pool_event(self, event: PoolEvent) -> list[PoolCommand]:
+        """Let the pool machine decide."""
+        return self.door.decide(event)
+
+    def pool_deadline_ms(self) -> int | None:
+        """When the pool machine wants to be ticked."""
+        deadline = self.door.pool.next_deadline()
+        return None if deadline is None else deadline[0]
 
 
 class _PhaseTask(Protocol):

@@ -14,7 +14,7 @@ import trio
 
 from blockx_worker.builders.registry import BuilderRegistry
 from blockx_worker.core.events import PhaseOutcome
-from blockx_worker.dispatch.commands import ConvergeTaskCalls
+from blockx_worker.dispatch.commands import CallsStatistic, ConvergeTaskCalls
 from blockx_worker.dispatch.events import TaskCallsStarted
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskFailure
@@ -32,7 +32,7 @@ from blockx_worker.ports import (
 )
 from blockx_worker.telemetry.log import get_logger
 
-__all__ = ["Admission", "PhaseConfig", "Phases"]
+__all__ = ["Admission", "PhaseConfig", "Phases", "measured"]
 
 log = get_logger(__name__)
 
@@ -137,7 +137,7 @@ class Phases:
             runtime.times.call_ms = _ms_since(started)
         assert runtime.calls_result is not None
         runtime.built = None  # the argument lists are of no more use
-        return self.calls_outcome(runtime, runtime.calls_result)
+        return _calls_outcome(runtime, runtime.calls_result)
 
     def _calls_started(self, runtime: TaskRuntime) -> TaskCallsStarted:
         assert runtime.built is not None
@@ -150,19 +150,6 @@ class Phases:
             retry_policy=request.call_retry_policy,
             call_budget_ms=request.call_budget_ms,
             max_output_bytes=self._config.max_collected_output_bytes,
-        )
-
-    def calls_outcome(self, runtime: TaskRuntime, result: ConvergeTaskCalls) -> PhaseOutcome:
-        """The dispatcher's result as the core's outcome."""
-        kept = runtime.outputs if runtime.plugin is not None and runtime.plugin.keeps_outputs else None
-        return PhaseOutcome(
-            failure=result.failure,
-            failed_calls=result.failed_calls,
-            failed_calls_omitted=result.failed_calls_omitted,
-            statistic=runtime.statistic(result.statistic),
-            output_count=kept.count if kept else 0,
-            output_bytes=kept.output_bytes if kept else 0,
-            retained_bytes=kept.retained_bytes if kept else 0,
         )
 
     async def write(self, runtime: TaskRuntime, gate: CommitGate) -> PhaseOutcome:
@@ -195,7 +182,28 @@ class Phases:
 
     def _written(self, runtime: TaskRuntime, plugin_results: bytes) -> PhaseOutcome:
         assert runtime.calls_result is not None
-        return attrs.evolve(self.calls_outcome(runtime, runtime.calls_result), plugin_results=plugin_results)
+        return attrs.evolve(_calls_outcome(runtime, runtime.calls_result), plugin_results=plugin_results)
+
+
+def measured(runtime: TaskRuntime, calls: CallsStatistic) -> PhaseOutcome:
+    """What a task has cost and collected so far."""
+    kept = runtime.outputs if runtime.plugin is not None and runtime.plugin.keeps_outputs else None
+    return PhaseOutcome(
+        statistic=runtime.statistic(calls),
+        output_count=kept.count if kept else 0,
+        output_bytes=kept.output_bytes if kept else 0,
+        retained_bytes=kept.retained_bytes if kept else 0,
+    )
+
+
+def _calls_outcome(runtime: TaskRuntime, result: ConvergeTaskCalls) -> PhaseOutcome:
+    """The dispatcher's result as the core's outcome."""
+    return attrs.evolve(
+        measured(runtime, result.statistic),
+        failure=result.failure,
+        failed_calls=result.failed_calls,
+        failed_calls_omitted=result.failed_calls_omitted,
+    )
 
 
 async def _guard(

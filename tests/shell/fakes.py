@@ -116,7 +116,7 @@ class FakePlace:
         pass
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class FakeExecutor:
     """One executor; `calls` are those that it has and has not answered."""
 
@@ -128,6 +128,7 @@ class FakeExecutor:
     calls: dict[str, ExecuteCall] = attrs.field(factory=dict)
     cancelled: list[str] = attrs.field(factory=list)
     beats: int = 0
+    sending: trio.Lock = attrs.field(factory=trio.Lock)
 
     async def run(self) -> None:
         self.place.connected.set()
@@ -215,7 +216,8 @@ class FakeExecutor:
 
     async def send(self, message) -> None:
         try:
-            await self.place.executor_side.send_all(bytes(join_frames([_encode(message)])))
+            async with self.sending:
+                await self.place.executor_side.send_all(bytes(join_frames([_encode(message)])))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.process.exit(1)
 

@@ -1,0 +1,131 @@
+"""A real worker in a process of its own, started as users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["WorkerProcess", "alive", "executor_pids"]
+
+
+class WorkerProcess:
+    """Starts ``python -m blockx_worker`` in ``folder`` and waits for its ready file; a context manager that kills it.
+
+    ``functions``: source text by module name. ``config``: TOML text. Further keyword arguments become flags:
+    ``executors=2`` is ``--executors 2``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        functions: dict[str, str],
+        *,
+        config: str = "",
+        env: dict[str, str] | None = None,
+        start_timeout_s: float = 30,
+        **flags: Any,
+    ) -> None:
+        self.folder = folder
+        self.functions_dir = folder / "functions"
+        self.functions_dir.mkdir(parents=True, exist_ok=True)
+        for name, source in functions.items():
+            (self.functions_dir / f"{name}.py").write_text(source)
+        self._flags = {"profile": "block", "listen": "127.0.0.1:0", "executors": 2, **flags}
+        self._config = config
+        self._env = {**os.environ, **(env or {})}
+        self._start_timeout_s = start_timeout_s
+        self.log_path = folder / "worker.log"
+        self.ready_file = folder / "ready.json"
+        self.process: subprocess.Popen[bytes]
+        self.address = ""
+
+    def __enter__(self) -> WorkerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def start(self) -> None:
+        """Start the process and wait until it serves."""
+        arguments = [sys.executable, "-m", "blockx_worker"]
+        flags = {**self._flags, "functions": self.functions_dir, "ready-file": self.ready_file}
+        if self._config:
+            path = self.folder / "worker.toml"
+            path.write_text(self._config)
+            flags["config"] = path
+        for name, value in flags.items():
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                arguments, stdout=log, stderr=log, env=self._env, start_new_session=True
+            )
+        deadline = time.monotonic() + self._start_timeout_s
+        while not self.ready_file.exists():
+            if self.process.poll() is not None:
+                raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the worker did not get ready:\n{self.log()}")
+            time.sleep(0.01)
+        self.address = json.loads(self.ready_file.read_text())["address"]
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker."""
+        return self.process.pid
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL and reap."""
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, timeout: float = 30) -> int:
+        """Wait for the end; the exit code."""
+        return self.process.wait(timeout)
+
+    def log(self) -> str:
+        """What the worker has logged so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def log_events(self, name: str) -> list[dict[str, Any]]:
+        """Log lines of one event."""
+        lines = (line for line in self.log().splitlines() if line.startswith("{"))
+        return [event for event in map(json.loads, lines) if event.get("event") == name]
+
+
+def executor_pids(worker_pid: int) -> list[int]:
+    """Process ids of the executors that are children of a worker."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            command = path.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == worker_pid and b"blockx_executor" in command and fields[0] != "Z":
+            pids.append(int(path.parent.name))
+    return sorted(pids)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
