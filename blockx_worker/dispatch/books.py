@@ -1,0 +1,242 @@
+"""The dispatcher's books: all records, and the one function that ends a call.
+
+Everything that changes a call, a task or a count goes through here; the other modules decide when.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable
+from enum import IntEnum
+
+from blockx_worker.dispatch.commands import DispatchCommand, DispatchDropped
+from blockx_worker.dispatch.config import DispatcherConfig
+from blockx_worker.dispatch.executors import ExecutorTable
+from blockx_worker.dispatch.failures import AttemptFailure, failed_call, task_failure
+from blockx_worker.dispatch.records import Answer, Batch, Call, TaskCalls
+from blockx_worker.dispatch.states import TRANSITIONS, CallState
+from blockx_worker.dispatch.turn_order import InstanceFair, RoundRobin, TurnOrder
+from blockx_worker.model.errors import TaskFailureCode
+from blockx_worker.model.tasks import CallFailurePolicy, FailedCall, TaskFailure
+
+__all__ = [
+    "DispatchBooks",
+    "Outcome",
+    "advance",
+    "cancel_call",
+    "complete_call",
+    "end_call",
+    "fail_call",
+    "hand_over",
+    "stop",
+]
+
+
+class Outcome(IntEnum):
+    """How a call ended."""
+
+    SUCCEEDED = 0
+    FAILED = 1
+    CANCELLED = 2
+
+
+_SUCCEEDED, _FAILED = Outcome.SUCCEEDED, Outcome.FAILED
+_DONE = CallState.DONE
+
+
+class DispatchBooks:
+    """All that the dispatcher knows.
+
+    ``dirty``: tasks whose epilogue (stop, drain, settle, converge) has something to look at. ``stirred``: something
+    happened since the last turn that may let a call go on.
+    """
+
+    __slots__ = (
+        "config",
+        "dirty",
+        "done_before",
+        "dropped",
+        "executors",
+        "jitter",
+        "last_call_no",
+        "order",
+        "stirred",
+        "tasks",
+    )
+
+    def __init__(self, config: DispatcherConfig, jitter: Callable[[], float]) -> None:
+        self.config = config
+        self.jitter = jitter
+        self.tasks: dict[str, TaskCalls] = {}
+        self.executors = ExecutorTable()
+        self.order: TurnOrder = (
+            InstanceFair(config.instance_fairness_quantum) if config.instance_fairness else RoundRobin()
+        )
+        self.dirty: dict[str, TaskCalls] = {}
+        self.last_call_no = 0
+        self.dropped: Counter[str] = Counter()
+        self.done_before = 0
+        self.stirred = False
+
+    def wake(self, task: TaskCalls) -> None:
+        """The task can go on, as far as it knows."""
+        task.window_full = False
+        self.order.wake(task)
+        self.stirred = True
+
+    def soil(self, task: TaskCalls) -> None:
+        """The task's epilogue must be looked at."""
+        self.dirty[task.task_id] = task
+        self.stirred = True
+
+    def drop(
+        self, out: list[DispatchCommand], event: str, reason: str, call_id: str = "", count: int = 1
+    ) -> None:
+        """Count and report something that came too late or for something else."""
+        self.dropped[reason] += count
+        out.append(DispatchDropped(event=event, reason=reason, call_id=call_id, count=count))
+
+
+def advance(call: Call, step: str) -> None:
+    """Move a call along the table of states; a step that is not there is a bug and raises KeyError."""
+    call.state = TRANSITIONS[call.state, step]
+
+
+def end_call(  # noqa: PLR0917  # on the hot path, where keywords cost
+    books: DispatchBooks, task: TaskCalls, batch: Batch, index: int, outcome: Outcome, output: bytes | None
+) -> None:
+    """Write a call's end into the books: the only place, for calls with and without a record.
+
+    A cancelled call stays open in its batch, which therefore never settles.
+    """
+    if outcome is _SUCCEEDED:
+        task.succeeded += 1
+        task.output_bytes += len(output)  # type: ignore[arg-type]  # a success has an output
+        if task.output_limit and task.output_bytes > task.output_limit and not task.stopping:
+            stop(books, task, _too_many_bytes(task))
+        if not task.outputs_dropped:
+            batch.outputs[index - batch.first_index] = output
+    elif outcome is _FAILED:
+        task.failed += 1
+    else:
+        task.cancelled += 1
+        return
+    batch.remaining -= 1
+    if not batch.remaining:
+        books.soil(task)
+
+
+def complete_call(books: DispatchBooks, call: Call, output: bytes) -> None:
+    """A running call returned a value. This is the hot path: one call of this per call."""
+    task = call.task
+    call.state = _DONE
+    del task.calls[call.call_id]
+    if not task.stopping:
+        if task.window_full:
+            books.wake(task)
+        key = call.key
+        if task.flights.pop(key, None) is not None:
+            task.cache.put(key, output)
+            if call.followers:
+                _owe(books, task, Answer(call.followers, output, None))
+    elif not task.calls:
+        books.soil(task)
+    end_call(books, task, call.batch, call.index, _SUCCEEDED, output)
+
+
+def fail_call(books: DispatchBooks, call: Call, failure: AttemptFailure) -> None:
+    """A call failed for good: list it, share the failure or hand the key over, stop the task if it must."""
+    task = call.task
+    _close(books, call, "failed")
+    _list_failure(books, call, failure)
+    end_call(books, task, call.batch, call.index, Outcome.FAILED, None)
+    if task.stopping:
+        return
+    if task.failure_policy is CallFailurePolicy.FAST_FAIL:
+        stop(books, task, task_failure(call, failure))
+    elif call.followers and failure.shared:
+        del task.flights[call.key]
+        _owe(books, task, Answer(call.followers, None, failure))
+    elif not call.following:
+        hand_over(books, call)
+
+
+def cancel_call(books: DispatchBooks, call: Call) -> None:
+    """A call of a stopping task ends as cancelled."""
+    _close(books, call, "cancelled")
+    end_call(books, call.task, call.batch, call.index, Outcome.CANCELLED, None)
+
+
+def hand_over(books: DispatchBooks, call: Call) -> None:
+    """A leader is gone without an answer: the next of those that wait for it runs itself, the others wait for that."""
+    task = call.task
+    followers, call.followers = call.followers, None
+    if not followers:
+        task.flights.pop(call.key, None)
+        return
+    leader = followers.popleft()
+    leader.following = False
+    leader.followers = followers or None
+    task.flights[call.key] = leader
+    task.ready.append(leader)
+    books.wake(task)
+
+
+def stop(books: DispatchBooks, task: TaskCalls, failure: TaskFailure) -> None:
+    """Nothing of this task starts any more; the next turns cancel what there is."""
+    task.stopping = True
+    task.failure = failure
+    task.outputs_dropped = failure.code is TaskFailureCode.OUTPUT_BYTES_EXCEEDED
+    if task.outputs_dropped:
+        for batch in task.batches:
+            batch.outputs.clear()
+    task.draining = deque(task.calls.values())
+    task.ready.clear()
+    task.answers.clear()
+    task.flights.clear()
+    task.cache.clear()
+    books.soil(task)
+
+
+def _owe(books: DispatchBooks, task: TaskCalls, answer: Answer) -> None:
+    task.answers.append(answer)
+    books.wake(task)
+
+
+def _close(books: DispatchBooks, call: Call, step: str) -> None:
+    """Take the record of a call that ends out of its task."""
+    task = call.task
+    if call.state is CallState.READY:
+        task.parked -= 1
+    advance(call, step)
+    del task.calls[call.call_id]
+    if task.window_full:
+        books.wake(task)
+    if not task.calls:
+        books.soil(task)
+
+
+def _list_failure(books: DispatchBooks, call: Call, failure: AttemptFailure) -> None:
+    """Keep the failures with the smallest indexes, whatever order they come in."""
+    task = call.task
+    first = task.first_failure
+    if first is None or call.index < first[0]:
+        task.first_failure = (call.index, task_failure(call, failure))
+    listed = task.failed_calls
+    if len(listed) >= books.config.failed_calls_kept and (not listed or call.index > listed[-1].index):
+        return
+    insort(listed, failed_call(call, failure), key=_index)
+    del listed[books.config.failed_calls_kept :]
+
+
+def _index(call: FailedCall) -> int:
+    return call.index
+
+
+def _too_many_bytes(task: TaskCalls) -> TaskFailure:
+    return TaskFailure(
+        code=TaskFailureCode.OUTPUT_BYTES_EXCEEDED,
+        message=f"the outputs of the task have {task.output_bytes} bytes, more than its limit of {task.output_limit};"
+        " return less per call, split the task, or write the results with a write handler",
+    )

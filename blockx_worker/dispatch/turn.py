@@ -1,0 +1,214 @@
+"""New work, in slices: serve the line of tasks, then look after those that may be at their end.
+
+A task is served in this order: followers that are owed an answer, calls that need an executor again (after a
+back-off, from a lost executor), new calls from the source. New calls are looked up first: a cached result or an equal
+call in flight needs no executor, and a cached one not even a record. A call that finds no executor free stays at the
+head of its task's ready queue and the task enters nothing more, so it takes no memory while it cannot go on.
+
+Every call that is touched counts towards ``max_calls``, whatever is done with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from blockx_executor.wire.messages import ExecuteCall, ExecuteCallPayload
+from blockx_worker.dispatch.books import DispatchBooks, Outcome, advance, end_call, fail_call
+from blockx_worker.dispatch.commands import DispatchCalls, DispatchCommand
+from blockx_worker.dispatch.epilogue import run_epilogue
+from blockx_worker.dispatch.executors import Executor, Seats
+from blockx_worker.dispatch.records import Batch, Call, TaskCalls
+from blockx_worker.dispatch.states import CallState
+
+__all__ = ["run_turn"]
+
+_RUNNING = CallState.RUNNING
+_SUCCEEDED = Outcome.SUCCEEDED
+
+
+def run_turn(books: DispatchBooks, max_calls: int, now_ms: int) -> list[DispatchCommand]:
+    """Go on with at most ``max_calls`` calls. One `DispatchCalls` per executor, before all that may cancel them."""
+    out: list[DispatchCommand] = []
+    seats = Seats(books.executors.ordered, books.config, now_ms)
+    budget = run_epilogue(books, max_calls, now_ms, out)
+    while budget > 0 and books.order:
+        used = _serve_line(books, budget, seats)
+        budget = run_epilogue(books, budget - used, now_ms, out)
+        if not used:
+            break
+    can_go_on = seats.room > 0 or any(not task.blocked for task in books.order.in_line())
+    books.stirred = bool(books.dirty) or can_go_on
+    return [*_dispatches(books), *out]
+
+
+def _dispatches(books: DispatchBooks) -> list[DispatchCommand]:
+    out: list[DispatchCommand] = []
+    for executor in books.executors.ordered:
+        if executor.outgoing:
+            out.append(DispatchCalls(executor_id=executor.executor_id, calls=executor.outgoing))
+            executor.outgoing = []
+    return out
+
+
+def _serve_line(books: DispatchBooks, budget: int, seats: Seats) -> int:
+    order = books.order
+    order.begin(budget, seats.room)
+    left = budget
+    while left > 0 and (turn := order.next(seats.room)) is not None:
+        task, share = turn
+        used = _serve(books, task, min(share, left), seats)
+        left -= used
+        order.served(task, used, stays=_has_more(books, task))
+    return budget - left
+
+
+def _serve(books: DispatchBooks, task: TaskCalls, quota: int, seats: Seats) -> int:
+    """Go on with at most ``quota`` calls of one task; how many were touched."""
+    used = _answer(books, task, quota) if task.answers else 0
+    while used < quota and task.ready and (executor := seats.take()) is not None:
+        task.parked -= 1
+        _launch(books, task.ready.popleft(), executor)
+        used += 1
+    while used < quota and not task.ready and not task.stopping:
+        batch = _entering(books, task)
+        count = _may_enter(books, task, batch, quota - used)
+        if batch is None or not count:
+            break
+        used += _enter(books, task, batch, count, seats)
+    return used
+
+
+def _has_more(books: DispatchBooks, task: TaskCalls) -> bool:
+    """The task stays in line. One whose window is full steps out until one of its calls is done."""
+    if task.stopping:
+        return False
+    if task.answers or task.ready:
+        return True
+    batch = _entering(books, task)
+    if batch is None:
+        return False
+    task.window_full = not _may_enter(books, task, batch, 1)
+    return not task.window_full
+
+
+def _answer(books: DispatchBooks, task: TaskCalls, quota: int) -> int:
+    """Give followers what became of their leader."""
+    used = 0
+    while used < quota and task.answers:
+        answer = task.answers[0]
+        call = answer.followers.popleft()
+        if not answer.followers:
+            task.answers.popleft()
+        used += 1
+        if answer.failure is not None:
+            fail_call(books, call, answer.failure)
+        elif answer.output is not None:
+            advance(call, "answered")
+            task.parked -= 1
+            task.cache_hits += 1
+            del task.calls[call.call_id]
+            end_call(books, task, call.batch, call.index, _SUCCEEDED, answer.output)
+    return used
+
+
+def _entering(books: DispatchBooks, task: TaskCalls) -> Batch | None:
+    """The batch with rows that have not entered; pulls the next one when there is credit for it."""
+    batch = task.entering
+    while batch is None or batch.next == batch.size:
+        if task.exhausted or task.stopping or len(task.batches) >= books.config.max_outstanding_batches:
+            return None
+        pulled = task.source.next_batch()
+        if pulled is None:
+            task.exhausted = True
+            books.soil(task)
+            return None
+        task.entering = batch = Batch(pulled)
+        task.rows += batch.size
+        task.batches.append(batch)
+        if not batch.size:
+            books.soil(task)  # settles at once
+    return batch
+
+
+def _may_enter(books: DispatchBooks, task: TaskCalls, batch: Batch | None, quota: int) -> int:
+    if batch is None:
+        return 0
+    return min(quota, batch.size - batch.next, books.config.task_max_inflight_calls - len(task.calls))
+
+
+def _enter(books: DispatchBooks, task: TaskCalls, batch: Batch, count: int, seats: Seats) -> int:
+    """Let ``count`` rows of a batch into the window; how many did, fewer when all executors are full.
+
+    The hot loop: one pass per call, nothing is built that is not kept or sent.
+    """
+    first_row = batch.next
+    args, first_index = batch.args, batch.first_index
+    calls, flights, cached = task.calls, task.flights, task.cache.get
+    prefix, code, floor = task.call_prefix, task.key_code, task.attempt_floor
+    shares = not task.function.no_cache
+    for row in range(first_row, first_row + count):
+        raw = args[row]
+        key = (code, bytes(raw))
+        batch.next = row + 1
+        index = first_index + row
+        if shares:
+            output = cached(key)
+            if output is not None:
+                task.cache_hits += 1
+                end_call(books, task, batch, index, _SUCCEEDED, output)
+                if task.stopping:
+                    break
+                continue
+        call_id = f"{prefix}{index}"
+        call = calls[call_id] = Call(call_id, task, batch, index, raw, key, floor)
+        if shares:
+            leader = flights.get(key)
+            if leader is not None:
+                _follow(task, call, leader)
+                continue
+            flights[key] = call
+        executor = seats.take()
+        if executor is None:
+            task.parked += 1
+            task.ready.append(call)
+            break
+        _launch(books, call, executor)
+    return batch.next - first_row
+
+
+def _follow(task: TaskCalls, call: Call, leader: Call) -> None:
+    """Wait for an equal call in flight."""
+    task.parked += 1
+    call.following = True
+    if leader.followers is None:
+        leader.followers = deque()
+    leader.followers.append(call)
+
+
+def _launch(books: DispatchBooks, call: Call, executor: Executor) -> None:
+    """Bind one more attempt of a call to an executor."""
+    task = call.task
+    function = task.function
+    books.last_call_no = call_no = books.last_call_no + 1
+    seq = call.attempt_seq + 1
+    call.state = _RUNNING
+    call.executor = executor
+    call.call_no = call_no
+    call.attempt_seq = seq
+    task.attempts += 1
+    executor.aboard[call.call_id] = call
+    executor.outgoing.append(
+        ExecuteCall(
+            call.call_id,
+            ExecuteCallPayload(
+                task_id=task.task_id,
+                function_id=function.function_id,
+                function_code_digest=function.digest,
+                entry_selector=function.entry_selector,
+                args=call.args,
+                call_budget_ms=task.budget_ms,
+                attempt_seq=seq,
+                call_no=call_no,
+            ),
+        )
+    )
