@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from enum import IntEnum
 
+from blockx_worker.dispatch.cache import CallCache
 from blockx_worker.dispatch.commands import DispatchCommand, DispatchDropped
 from blockx_worker.dispatch.config import DispatcherConfig
 from blockx_worker.dispatch.executors import ExecutorTable
@@ -49,12 +50,13 @@ class DispatchBooks:
     """All that the dispatcher knows.
 
     ``dirty``: tasks whose epilogue (stop, drain, settle, converge) has something to look at. ``stirred``: something
-    happened since the last turn that may let a call go on.
+    happened since the last turn that may let a call go on. ``discarded``: caches of ended tasks, taken apart in turns.
     """
 
     __slots__ = (
         "config",
         "dirty",
+        "discarded",
         "done_before",
         "dropped",
         "executors",
@@ -74,6 +76,7 @@ class DispatchBooks:
             InstanceFair(config.instance_fairness_quantum) if config.instance_fairness else RoundRobin()
         )
         self.dirty: dict[str, TaskCalls] = {}
+        self.discarded: deque[CallCache] = deque()
         self.last_call_no = 0
         self.dropped: Counter[str] = Counter()
         self.done_before = 0
@@ -89,6 +92,13 @@ class DispatchBooks:
         """The task's epilogue must be looked at."""
         self.dirty[task.task_id] = task
         self.stirred = True
+
+    def discard_cache(self, task: TaskCalls) -> None:
+        """The task looks nothing up any more."""
+        if task.cache:
+            self.discarded.append(task.cache)
+            task.cache = CallCache(0)
+            self.stirred = True
 
     def drop(
         self, out: list[DispatchCommand], event: str, reason: str, call_id: str = "", count: int = 1
@@ -195,7 +205,7 @@ def stop(books: DispatchBooks, task: TaskCalls, failure: TaskFailure) -> None:
     task.ready.clear()
     task.answers.clear()
     task.flights.clear()
-    task.cache.clear()
+    books.discard_cache(task)
     books.soil(task)
 
 

@@ -89,7 +89,7 @@ class DispatcherCore:
     def turn_pending(self) -> bool:
         """A `DispatchTurn` would go on with something; False while all that is left waits for an event."""
         books = self._books
-        return books.stirred and bool(books.order or books.dirty)
+        return books.stirred and bool(books.order or books.dirty or books.discarded)
 
     @property
     def has_attached_executor(self) -> bool:

@@ -59,7 +59,7 @@ def run_epilogue(books: DispatchBooks, budget: int, now_ms: int, out: list[Dispa
                 continue
         del books.dirty[task.task_id]
         _settle(books, task, out)
-        _converge(task, out)
+        _converge(books, task, out)
     return budget
 
 
@@ -82,6 +82,7 @@ def drop_task(
     books.dirty.pop(task.task_id, None)
     books.done_before += task.succeeded + task.failed
     del books.tasks[task.task_id]
+    books.discard_cache(task)
     task.calls.clear()  # the records point at the task and it at them
 
 
@@ -137,13 +138,13 @@ def _settle(books: DispatchBooks, task: TaskCalls, out: list[DispatchCommand]) -
         books.wake(task)
 
 
-def _converge(task: TaskCalls, out: list[DispatchCommand]) -> None:
+def _converge(books: DispatchBooks, task: TaskCalls, out: list[DispatchCommand]) -> None:
     if task.converged or task.calls:
         return
     if not task.stopping and (task.batches or not task.exhausted):
         return
     task.converged = True
-    task.cache.clear()
+    books.discard_cache(task)
     task.batches.clear()
     task.entering = None
     listed = tuple(task.failed_calls)

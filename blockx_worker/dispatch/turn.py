@@ -25,6 +25,9 @@ __all__ = ["run_turn"]
 _RUNNING = CallState.RUNNING
 _SUCCEEDED = Outcome.SUCCEEDED
 
+_ENTRIES_PER_CALL = 8
+"""Entries of discarded caches that a turn may take apart per call that it may touch: about 0.2 ms for 128 calls."""
+
 
 def run_turn(books: DispatchBooks, max_calls: int, now_ms: int) -> list[DispatchCommand]:
     """Go on with at most ``max_calls`` calls. One `DispatchCalls` per executor, before all that may cancel them."""
@@ -36,9 +39,17 @@ def run_turn(books: DispatchBooks, max_calls: int, now_ms: int) -> list[Dispatch
         budget = run_epilogue(books, budget - used, now_ms, out)
         if not used:
             break
+    _take_apart(books, max_calls * _ENTRIES_PER_CALL)
     can_go_on = seats.room > 0 or any(not task.blocked for task in books.order.in_line())
-    books.stirred = bool(books.dirty) or can_go_on
+    books.stirred = bool(books.dirty or books.discarded) or can_go_on
     return [*_dispatches(books), *out]
+
+
+def _take_apart(books: DispatchBooks, entries: int) -> None:
+    while books.discarded and entries > 0:
+        entries -= books.discarded[0].shrink(entries)
+        if not books.discarded[0]:
+            books.discarded.popleft()
 
 
 def _dispatches(books: DispatchBooks) -> list[DispatchCommand]:
