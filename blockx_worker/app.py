@@ -20,7 +20,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,20 +29,34 @@ import trio
 
 from blockx_worker import bridge
 from blockx_worker.assembly import Surroundings, Worker, assemble, make_spawner, rpc_config
+from blockx_worker.builders.block_table import BlockTableBuilder
+from blockx_worker.builders.call_list import CallListBuilder
+from blockx_worker.builders.registry import BuilderRegistry
 from blockx_worker.config.load import LoadedSettings
 from blockx_worker.config.settings import Settings
 from blockx_worker.core.events import DrainExpired, DrainStarted
 from blockx_worker.executors.places import RuntimeDirectory
+from blockx_worker.functions.directory import DirectoryFunctionProvider
+from blockx_worker.functions.static import StaticFunctionProvider
+from blockx_worker.io.folder import FolderBlockStore
+from blockx_worker.plugins.block_write import BlockWritePlugin
+from blockx_worker.plugins.registry import PluginRegistry
+from blockx_worker.plugins.return_value import ReturnValuePlugin
+from blockx_worker.plugins.targets import Targets
+from blockx_worker.ports import CallBuilder, FunctionProvider, WriterPlugin
+from blockx_worker.profiles import PROFILES
 from blockx_worker.rpc.server import serve
 from blockx_worker.services import ServiceStack
-from blockx_worker.telemetry.log import get_logger
+from blockx_worker.surroundings import SystemClock, WorkerThreads
+from blockx_worker.telemetry.log import configure_logging, get_logger
 
-__all__ = ["EXIT_CLEAN", "EXIT_CUT_OFF", "run"]
+__all__ = ["EXIT_CANNOT_START", "EXIT_CLEAN", "EXIT_CUT_OFF", "run"]
 
 log = get_logger(__name__)
 
 EXIT_CLEAN = 0
 EXIT_CUT_OFF = 1
+EXIT_CANNOT_START = 2
 
 _SECOND_SIGNAL_S = 1.0  # an impatient double Ctrl-C, or one signal delivered twice, is one
 _LAST_BYTES_S = 0.1  # what the last watcher was told is still on its way out
@@ -52,9 +66,24 @@ _SWITCH_INTERVAL_S = (
 
 
 def run(loaded: LoadedSettings) -> int:
-    """Run a worker until a signal stops it; the exit code. Raises OSError when it cannot start (address in use, …)."""
+    """Run a worker until a signal stops it; the exit code."""
+    settings = loaded.settings
+    configure_logging(settings.log.format, settings.log.level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    return trio.run(_main, loaded.settings)
+    try:
+        return trio.run(_main, settings)
+    except* OSError as group:  # an address in use, a folder that is not there: for whoever started us to mend
+        for error in _leaves(group):
+            log.error("cannot_start", error=str(error))  # noqa: TRY400 - the sentence is enough
+    return EXIT_CANNOT_START
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 async def _main(settings: Settings) -> int:
@@ -171,12 +200,18 @@ def _surroundings(settings: Settings, places: RuntimeDirectory) -> Surroundings:
 
 
 def _builders(settings: Settings) -> list[CallBuilder]:
-    store = FolderStore(settings.blocks_dir) if settings.blocks_dir is not None else None
+    store = FolderBlockStore(settings.blocks_dir) if settings.blocks_dir is not None else None
     return [CallListBuilder(), BlockTableBuilder(store)]
 
 
 def _plugins(settings: Settings) -> list[WriterPlugin]:
-    return [ReturnValuePlugin()]
+    targets = Targets(settings.targets, allow_urls=settings.urls_allowed)
+    writer = BlockWritePlugin(
+        targets,
+        busy_timeout_ms=settings.writers.sqlite_busy_timeout_ms,
+        batch_rows=settings.writers.batch_rows,
+    )
+    return [ReturnValuePlugin(), writer]
 
 
 def _functions(settings: Settings, threads: WorkerThreads) -> FunctionProvider:

@@ -34,9 +34,10 @@ from blockx_worker.orchestrator.orchestrator import Orchestrator, OrchestratorCo
 from blockx_worker.orchestrator.phases import Admission, PhaseConfig, Phases
 from blockx_worker.orchestrator.timers import run_tick
 from blockx_worker.plugins.registry import PluginRegistry
-from blockx_worker.rpc.config import RequestLimits, RpcConfig
-from blockx_worker.pool.machine import PoolConfig, PoolMachine
+from blockx_worker.pool.config import PoolConfig
+from blockx_worker.pool.machine import PoolMachine
 from blockx_worker.ports import Clock, ExecutorPlaces, ExecutorSpawner, FunctionProvider, Threads
+from blockx_worker.rpc.config import RequestLimits, RpcConfig
 
 __all__ = ["Surroundings", "Worker", "assemble", "make_spawner", "rpc_config"]
 

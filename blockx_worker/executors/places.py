@@ -18,7 +18,7 @@ from typing import Self
 
 import trio
 
-from blockx_executor.wire.blackbox import PAGE_SIZE
+from blockx_executor.wire.blackbox import BLACKBOX_BYTES
 
 __all__ = ["RuntimeDirectory", "UnixPlace"]
 
@@ -121,8 +121,8 @@ class UnixListener:
 def _make_page(path: str) -> mmap:
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(fd, PAGE_SIZE)
-        return mmap(fd, PAGE_SIZE, access=ACCESS_READ)
+        os.ftruncate(fd, BLACKBOX_BYTES)
+        return mmap(fd, BLACKBOX_BYTES, access=ACCESS_READ)
     finally:
         os.close(fd)
 
