@@ -1,3 +1,5 @@
 """The executor process of BlockX worker; the worker itself imports only `blockx_executor.wire`."""
 
-__version__ = "0.1.0"
+from blockx_executor.wire.version import VERSION as __version__
+
+__all__ = ["__version__"]

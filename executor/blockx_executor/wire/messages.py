@@ -26,6 +26,7 @@ __all__ = [
     "ExecuteCall",
     "ExecuteCallPayload",
     "FromExecutor",
+    "FunctionCodeResult",
     "Heartbeat",
     "HeartbeatAck",
     "HeartbeatAckPayload",
@@ -74,6 +75,16 @@ class ExecuteCall(_Message, frozen=True, tag="ExecuteCall"):
 
     call_id: str
     payload: ExecuteCallPayload
+
+
+class FunctionCodeResult(_Payload, frozen=True):
+    """The ``result`` of a `ResumeCall` that answers ``function_code``: sources by file name, and which one is the entry.
+
+    A single module is ``{"files": {"transfer.py": "def …"}, "main": "transfer.py"}``.
+    """
+
+    files: dict[str, str]
+    main: str
 
 
 class CallError(_Payload, frozen=True):

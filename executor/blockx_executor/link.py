@@ -1,0 +1,153 @@
+"""The link: the socket to the worker, and the one lock.
+
+Whoever touches the socket or the scheduler holds ``lock``. The main thread holds it all the time but in two stretches:
+while it is in user code and while it waits for the socket. The monitor takes it there, and only ever tries to.
+
+Sending never blocks: what the socket does not take stays here in order, and `wait` watches for room as well.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from typing import Final, NoReturn
+
+import msgspec
+
+from blockx_executor.wire import exit_codes
+from blockx_executor.wire.framing import FrameDecoder, FrameError
+from blockx_executor.wire.messages import FromExecutor, ToExecutor
+
+__all__ = ["Link", "LinkLost", "MalformedFrame", "leave"]
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_RECEIVE_ROUNDS: Final = 8
+_CONGESTED_BYTES: Final = 1024 * 1024
+
+
+class LinkLost(Exception):
+    """The worker is gone, and with it the purpose of this process."""
+
+
+class MalformedFrame(Exception):
+    """The worker sent something that is no message of ours."""
+
+
+class Link:
+    """A connected stream socket that carries frames of messages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.lock = threading.Lock()
+        self.queued = 0
+        self._sock = sock
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._frames = FrameDecoder()
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._unsent = memoryview(b"")
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(ToExecutor).decode
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be sent that no more results should be made."""
+        return len(self._unsent) + self._parts_bytes > _CONGESTED_BYTES
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._parts or self._unsent)
+
+    def send(self, message: FromExecutor) -> None:
+        """Queue ``message``; `flush` sends it."""
+        body = self._encode(message)
+        self._parts += (len(body).to_bytes(4, "big"), body)
+        self._parts_bytes += len(body)
+        self.queued += 1
+
+    def flush(self) -> None:
+        """Send what the socket takes now; `LinkLost` when it is closed."""
+        while self._unsent or self._parts:
+            if not self._unsent:
+                self._unsent = memoryview(b"".join(self._parts))
+                self._parts.clear()
+                self._parts_bytes = self.queued = 0
+            self._unsent = self._unsent[self._send(self._unsent) :]
+            if self._unsent:
+                break
+
+    def receive(self) -> list[ToExecutor]:
+        """The messages that have arrived, without waiting; `LinkLost`, `MalformedFrame`."""
+        messages: list[ToExecutor] = []
+        for _ in range(_RECEIVE_ROUNDS):
+            data = self._receive()
+            try:
+                for body in self._frames.feed(data):
+                    messages.append(self._decode(body))
+            except FrameError as error:
+                raise MalformedFrame(str(error)) from None
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                shown = body[:120].decode("utf-8", "backslashreplace")
+                raise MalformedFrame(
+                    f"A frame of {len(body)} bytes is not a message: {error}. {shown!r}"
+                ) from None
+            if len(data) < _RECEIVE_BYTES:
+                break
+        return messages
+
+    def wait(self, timeout_ms: float | None) -> None:
+        """Wait, with the lock released, for something to read, or for room when something is unsent."""
+        events = select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN
+        self._poll.modify(self._sock, events)
+        self.lock.release()
+        try:
+            self._poll.poll(timeout_ms)
+        finally:
+            self.lock.acquire()
+
+    def drain(self, seconds: float) -> None:
+        """Send all that is queued, waiting at most ``seconds``: the last words of a process."""
+        deadline = time.monotonic() + seconds
+        self._poll.modify(self._sock, select.POLLOUT)
+        while self.pending and time.monotonic() < deadline:
+            self.flush()
+            self._poll.poll(10)
+
+    def _send(self, data: memoryview) -> int:
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise LinkLost(str(error)) from None
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise LinkLost(str(error)) from None
+        if not data:
+            raise LinkLost("the worker closed the connection")
+        return data
+
+
+def leave(code: int, sentence: str) -> NoReturn:
+    """End the process at once, from any thread; ``sentence`` goes to the real standard error."""
+    if sentence:
+        try:
+            os.write(
+                2,
+                f"blockx-executor {os.getpid()}: {sentence} (exit {code})\n".encode(
+                    errors="backslashreplace"
+                ),
+            )
+        except OSError:
+            code = code or exit_codes.LINK_LOST
+    os._exit(code)

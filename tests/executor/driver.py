@@ -1,0 +1,275 @@
+"""A small blocking worker: starts one real executor process, sends it frames and waits for its frames.
+
+Every wait has a deadline (`WAIT_S`) and fails with what has arrived so far, so a test that goes wrong says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from blockx_executor.wire.blackbox import BLACKBOX_BYTES, BlackBoxReading, read_blackbox
+from blockx_executor.wire.framing import FrameDecoder, encode_frame
+from blockx_executor.wire.messages import (
+    CallCompleted,
+    CallError,
+    CallFailed,
+    CallWaiting,
+    CancelCall,
+    CancelCallPayload,
+    ExecuteCall,
+    ExecuteCallPayload,
+    FromExecutor,
+    FunctionCodeResult,
+    Heartbeat,
+    HeartbeatAck,
+    HeartbeatAckPayload,
+    ResumeCall,
+    ResumeCallPayload,
+    ToExecutor,
+)
+from blockx_executor.wire.userlog import UserLogLine, parse_log_line
+
+WAIT_S = 10.0
+LONG_BUDGET_MS = 60_000
+
+
+def module(text: str) -> str:
+    """A module's source from an indented literal."""
+    return textwrap.dedent(text).lstrip("\n")
+
+
+def command(socket_path: Path, *flags: str) -> list[str]:
+    """The command line of an executor that connects to ``socket_path``."""
+    return [
+        sys.executable, "-m", "blockx_executor", "--executor-id", "exec-1", "--socket-path", str(socket_path),
+        *flags,
+    ]  # fmt: skip
+
+
+class ExecutorDriver:
+    """One executor and the worker's end of its link. Calls to unknown digests are answered from ``sources``."""
+
+    def __init__(self, folder: Path, *flags: str, attach: bool = True) -> None:
+        self.sources: dict[str, str] = {}
+        self.code_requests: list[CallWaiting] = []
+        self.answers_code = True
+        self.attempts: dict[str, int] = {}
+        self.heartbeats: list[Heartbeat] = []
+        self.others: list[CallCompleted | CallFailed | CallWaiting] = []
+        self.box_path = folder / "blackbox"
+        self.box_path.write_bytes(bytes(BLACKBOX_BYTES))
+        self._numbers = iter(range(1, 1_000_000))
+        self._frames = FrameDecoder()
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(FromExecutor).decode
+        path = folder / "link"
+        self._stdout = (folder / "stdout").open("w+b")
+        self._stderr = (folder / "stderr").open("w+b")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            listener.settimeout(WAIT_S)
+            defaults = ("--blackbox", str(self.box_path), "--parent-pid", str(os.getpid()))
+            self.process = subprocess.Popen(
+                command(path, *defaults, *flags),
+                stdout=self._stdout,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+            self.link, _ = listener.accept()
+        path.unlink()
+        if attach:
+            self.wait_for(lambda: self.heartbeats)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    def send(self, *messages: ToExecutor) -> None:
+        self.link.sendall(b"".join(encode_frame(self._encode(message)) for message in messages))
+
+    def define(self, source: str) -> str:
+        """Make ``source`` known; its digest."""
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        self.sources[digest] = source
+        return digest
+
+    def execute(
+        self,
+        digest: str,
+        entry: str,
+        *args: object,
+        budget_ms: int = LONG_BUDGET_MS,
+        task_id: str = "t-1",
+        call_id: str | None = None,
+        raw_args: bytes | None = None,
+    ) -> str:
+        """Send an ExecuteCall; its call id."""
+        message = self.execute_message(
+            digest, entry, *args, budget_ms=budget_ms, task_id=task_id, call_id=call_id, raw_args=raw_args
+        )
+        self.send(message)
+        return message.call_id
+
+    def execute_message(
+        self,
+        digest: str,
+        entry: str,
+        *args: object,
+        budget_ms: int = LONG_BUDGET_MS,
+        task_id: str = "t-1",
+        call_id: str | None = None,
+        raw_args: bytes | None = None,
+    ) -> ExecuteCall:
+        number = next(self._numbers)
+        call_id = call_id or f"{task_id}/c{number}"
+        attempt = self.attempts[call_id] = self.attempts.get(call_id, 0) + 1
+        payload = ExecuteCallPayload(
+            task_id=task_id,
+            function_id=f"functions.{entry}",
+            function_code_digest=digest,
+            entry_selector=entry,
+            args=msgspec.Raw(msgspec.json.encode(args) if raw_args is None else raw_args),
+            call_budget_ms=budget_ms,
+            attempt_seq=attempt,
+            call_no=number,
+        )
+        return ExecuteCall(call_id, payload)
+
+    def cancel(self, call_id: str, *, reason: str = "the task was cancelled", task_id: str = "t-1") -> None:
+        payload = CancelCallPayload(task_id=task_id, attempt_seq=self.attempts[call_id], reason=reason)
+        self.send(CancelCall(call_id, payload))
+
+    def answer_code(
+        self, waiting: CallWaiting, source: str | None = None, error: CallError | None = None
+    ) -> None:
+        """Answer a request for code with ``source`` or ``error``."""
+        result = FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py")
+        payload = ResumeCallPayload(
+            resume_kind="function_code",
+            result=msgspec.Raw(self._encode(result) if error is None else b""),
+            error=error,
+        )
+        self.send(ResumeCall(waiting.call_id, waiting.request_id, payload))
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    def wait_for(self, condition: Callable[[], object], what: str = "what the test waits for") -> None:
+        """Read frames until ``condition`` holds."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise AssertionError(f"{what} did not come; arrived: {self.others}; stderr: {self.stderr()}")
+            self.link.settimeout(left)
+            with contextlib.suppress(TimeoutError):
+                self._read()
+
+    def _read(self) -> None:
+        data = self.link.recv(1 << 18)
+        if not data:
+            raise EOFError(f"the executor closed the link; arrived: {self.others}; stderr: {self.stderr()}")
+        for body in self._frames.feed(data):
+            self._sort(self._decode(body))
+
+    def _sort(self, message: FromExecutor) -> None:
+        match message:
+            case Heartbeat():
+                self.heartbeats.append(message)
+                self.send(HeartbeatAck(HeartbeatAckPayload(heartbeat_seq=message.payload.heartbeat_seq)))
+            case CallWaiting() if self.answers_code:
+                self.code_requests.append(message)
+                self.answer_code(message, self.sources[message.payload.function_code_digest or ""])
+            case CallWaiting():
+                self.code_requests.append(message)
+            case _:
+                self.others.append(message)
+
+    def outcome(self, call_id: str) -> CallCompleted | CallFailed:
+        """The terminal frame of ``call_id``, taken out of what has arrived."""
+        found: list[CallCompleted | CallFailed] = []
+
+        def arrived() -> bool:
+            found.extend(
+                message
+                for message in self.others
+                if isinstance(message, CallCompleted | CallFailed) and message.call_id == call_id
+            )
+            return bool(found)
+
+        self.wait_for(arrived, f"the outcome of {call_id}")
+        self.others.remove(found[0])
+        return found[0]
+
+    def value(self, call_id: str) -> object:
+        """The decoded output of ``call_id``, which must have completed."""
+        outcome = self.outcome(call_id)
+        assert isinstance(outcome, CallCompleted), outcome
+        return msgspec.json.decode(outcome.payload.output)
+
+    def failure(self, call_id: str) -> CallFailed:
+        """The failure of ``call_id``, which must have failed."""
+        outcome = self.outcome(call_id)
+        assert isinstance(outcome, CallFailed), outcome
+        return outcome
+
+    def call(self, digest: str, entry: str, *args: object, budget_ms: int = LONG_BUDGET_MS) -> object:
+        """Run one call to its value."""
+        return self.value(self.execute(digest, entry, *args, budget_ms=budget_ms))
+
+    def fail(self, digest: str, entry: str, *args: object, budget_ms: int = LONG_BUDGET_MS) -> CallFailed:
+        """Run one call to its failure."""
+        return self.failure(self.execute(digest, entry, *args, budget_ms=budget_ms))
+
+    # --- seen from outside --------------------------------------------------------------------------------------
+
+    def blackbox(self) -> BlackBoxReading:
+        return read_blackbox(self.box_path.read_bytes())
+
+    def log_lines(self) -> list[UserLogLine]:
+        """All records of user output until now."""
+        parsed = map(parse_log_line, Path(self._stdout.name).read_bytes().splitlines())
+        return [line for line in parsed if line is not None]
+
+    def raw_output(self) -> bytes:
+        return Path(self._stdout.name).read_bytes()
+
+    def stderr(self) -> str:
+        return Path(self._stderr.name).read_text(errors="replace")
+
+    def wait_exit(self) -> int:
+        return self.process.wait(WAIT_S)
+
+    def close(self) -> None:
+        self.link.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+        self._stdout.close()
+        self._stderr.close()
+
+
+@contextlib.contextmanager
+def running_executor(*flags: str, attach: bool = True) -> Iterator[ExecutorDriver]:
+    """An executor in a folder of its own (socket paths are short, so not pytest's)."""
+    with tempfile.TemporaryDirectory(prefix="bx-") as folder:
+        driver = ExecutorDriver(Path(folder), *flags, attach=attach)
+        try:
+            yield driver
+        finally:
+            driver.close()
