@@ -77,7 +77,7 @@ def handler(
     """A method that reads and answers its stream by itself, behind the boundary."""
 
     async def guarded(stream: Stream[Any, Any]) -> None:
-        with requests.counted():
+        with requests.counted(), _cancelled_by_client(stream):
             try:
                 await function(stream)
             except WorkerError as error:
@@ -95,6 +95,19 @@ def handler(
                 raise GRPCError(Status.INTERNAL, INTERNAL_MESSAGE) from error
 
     return Handler(guarded, cardinality, request, reply)
+
+
+@contextmanager
+def _cancelled_by_client(stream: Stream[Any, Any]) -> Iterator[None]:
+    """A request that its client cancelled, left or timed out ends as cancelled, however its handler took it.
+
+    grpclib calls everything else a failed cancellation and logs an error: also a handler that had just finished.
+    """
+    try:
+        yield
+    finally:
+        if stream._stream.wrapper.cancelled:  # type: ignore[union-attr]  # noqa: SLF001  # grpclib tells it nowhere else
+            raise asyncio.CancelledError
 
 
 def unary(
