@@ -21,7 +21,7 @@ from blockx_worker.plugins.config import plugin_failed
 from blockx_worker.plugins.database import LedgerEntry
 from blockx_worker.plugins.rows import BLOCK_COLUMN, Row, bad_row
 from blockx_worker.plugins.sqlite_errors import explain, primary_code
-from blockx_worker.plugins.sqlite_table import Column, Columns, Shape, check_names, fold, quote
+from blockx_worker.plugins.sqlite_table import Column, Columns, check_names, fold, quote
 from blockx_worker.ports import WriteStopped
 
 __all__ = ["SqliteDatabase"]

@@ -1,0 +1,39 @@
+"""A context for builders, and a look at what they built."""
+
+import json
+from typing import Any
+
+import trio
+
+from blockx_worker.functions import StaticFunctionProvider
+from blockx_worker.ports import BuilderContext, BuildResult, CallBuilder
+from tests.plugins.helpers import TrioThreads
+
+FUNCTIONS = StaticFunctionProvider({"m": "def f(x): ..."})
+
+
+def builder_context(**changes: Any) -> BuilderContext:
+    fields: dict[str, Any] = {
+        "task_id": "task-1",
+        "view": FUNCTIONS.current(),
+        "threads": TrioThreads(),
+        "scan": trio.CapacityLimiter(1),
+        "batch_max_rows": 8192,
+        "batch_max_args_bytes": 32 * 1024 * 1024,
+    }
+    return BuilderContext(**{**fields, **changes})
+
+
+async def build(builder: CallBuilder, config: object, **changes: Any) -> BuildResult:
+    text = config if isinstance(config, bytes) else json.dumps(config).encode()
+    return await builder.build(builder_context(**changes), text)
+
+
+def calls(result: BuildResult) -> list[bytes]:
+    """The argument lists of all calls, in order."""
+    found: list[bytes] = []
+    while (batch := result.source.next_batch()) is not None:
+        assert batch.first_index == len(found)
+        found.extend(map(bytes, batch.args))
+    assert result.source.total == len(found)
+    return found
