@@ -33,6 +33,7 @@ class WorkerThreads:
             return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
         done = False
         result: T
+        failure: Exception | None = None
 
         async def interrupt_on_cancel() -> None:
             try:
@@ -43,10 +44,15 @@ class WorkerThreads:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(interrupt_on_cancel)
-            with trio.CancelScope(shield=True):
-                result = await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
+            try:
+                with trio.CancelScope(shield=True):
+                    result = await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
+            except Exception as error:  # noqa: BLE001 - raised below: a nursery would wrap it in a group
+                failure = error
             done = True
             nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         return result
 
     def call_back(self, function: Callable[..., T], *args: Any) -> T:
