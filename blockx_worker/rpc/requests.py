@@ -8,6 +8,7 @@ are judged as well as values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from blockx_worker.rpc.pb.blockx.worker import v1 as pb
 __all__ = ["to_count", "to_reason", "to_task_id", "to_task_ids", "to_task_request", "to_ttl_ms", "to_wait_ms"]
 
 _PREVIEW_CHARS = 60
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _POLICIES = {
     0: CallFailurePolicy.FAST_FAIL,
@@ -122,9 +124,18 @@ def _json_text(field: str, data: Any) -> bytes:
         if not data.isascii():
             data.decode()
         _json_object.decode(data)
-    except (UnicodeDecodeError, msgspec.MsgspecError) as error:
-        _refuse(field, data, f"the text of a JSON object in UTF-8 ({error})")
+    except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError) as error:
+        _refuse(field, data, f"the text of a JSON object in UTF-8 ({_why_no_json(error, data)})")
     return data
+
+
+def _why_no_json(error: Exception, data: bytes) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deep to be read"
+    hint = (
+        "; an escape from \\ud800 to \\udfff must be one of a pair" if _SURROGATE_ESCAPE.search(data) else ""
+    )
+    return f"{error}{hint}"
 
 
 def _retry_policy(policy: Any, limits: RequestLimits) -> CallRetryPolicy:
