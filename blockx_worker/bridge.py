@@ -27,7 +27,7 @@ import structlog
 import trio
 import trio_asyncio
 
-__all__ = ["BridgeStatistic", "call_trio", "have_loop", "open_loop", "run_asyncio", "statistic"]
+__all__ = ["BridgeStatistic", "call_trio", "clean_up_asyncio", "have_loop", "open_loop", "run_asyncio", "statistic"]
 
 T = TypeVar("T")
 
@@ -77,6 +77,12 @@ async def run_asyncio(function: Callable[..., Awaitable[T]], *args: Any) -> T:
         )
     result: T = await trio_asyncio.aio_as_trio(function)(*args)
     return result
+
+
+async def clean_up_asyncio(function: Callable[..., Awaitable[object]], *args: Any) -> None:
+    """`run_asyncio` for clean-up that must happen in a cancelled scope too; ``function`` must not wait for a peer."""
+    with trio.CancelScope(shield=True):
+        await run_asyncio(function, *args)
 
 
 def _carry_on(_loop: Any, context: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import attrs
 import sniffio
 
 from blockx_worker.client.blocking import BlockingWorkerClient
@@ -27,6 +28,14 @@ __all__ = ["Connection", "Watch", "WorkerClient"]
 _Run: TypeAlias = Callable[..., Awaitable[Any]]
 
 
+@attrs.frozen
+class _Flavour:
+    """How a coroutine of the core is run; ``clean_up`` also when the caller is being cancelled."""
+
+    run: _Run
+    clean_up: _Run
+
+
 class Connection:
     """What `WorkerClient.connect` returns: enter it with ``async with`` or, in a blocking program, with ``with``."""
 
@@ -38,11 +47,11 @@ class Connection:
 
     async def __aenter__(self) -> WorkerClient:
         async with AsyncExitStack() as stack:
-            run = await _enter_flavour(stack)
-            core: Core = await run(self._open)
-            stack.push_async_callback(run, core.__aexit__, None, None, None)
+            flavour = await _enter_flavour(stack)
+            core: Core = await flavour.run(self._open)
+            stack.push_async_callback(flavour.clean_up, core.__aexit__, None, None, None)
             self._stack = stack.pop_all()
-        return WorkerClient(core, run)
+        return WorkerClient(core, flavour)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -66,9 +75,10 @@ class Connection:
 class WorkerClient:
     """A worker as seen from Trio or asyncio. Refusals raise `WorkerError`, a lost worker `WorkerUnreachable`."""
 
-    def __init__(self, core: Core, run: _Run) -> None:
+    def __init__(self, core: Core, flavour: _Flavour) -> None:
         self._core = core
-        self._run = run
+        self._flavour = flavour
+        self._run = flavour.run
 
     @staticmethod
     def connect(address: str, **options: Any) -> Connection:
@@ -106,7 +116,7 @@ class WorkerClient:
 
         Without ``observe`` the watch owns the tasks: they are cancelled some time after their last owner has gone.
         """
-        return Watch(self._core.watch(task_ids, observe=observe), self._run)
+        return Watch(self._core.watch(task_ids, observe=observe), self._flavour)
 
     async def result(self, task_id: str, output_offset: int = 0) -> ResultPage:
         """State, result and one page of outputs."""
@@ -143,9 +153,9 @@ class WorkerClient:
 class Watch:
     """Events of watched tasks, as an async iterator that ends when all of them have ended."""
 
-    def __init__(self, core: CoreWatch, run: _Run) -> None:
+    def __init__(self, core: CoreWatch, flavour: _Flavour) -> None:
         self._core = core
-        self._run = run
+        self._flavour = flavour
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,23 +169,23 @@ class Watch:
         return self
 
     async def __anext__(self) -> WatchEvent:
-        event: WatchEvent | None = await self._run(self._core.next)
+        event: WatchEvent | None = await self._flavour.run(self._core.next)
         if event is None:
             raise StopAsyncIteration
         return event
 
     async def aclose(self) -> None:
         """Leave; the worker hears of it at once."""
-        await self._run(self._core.close)
+        await self._flavour.clean_up(self._core.close)
 
 
-async def _enter_flavour(stack: AsyncExitStack) -> _Run:
+async def _enter_flavour(stack: AsyncExitStack) -> _Flavour:
     if sniffio.current_async_library() != "trio":
-        return _directly
+        return _Flavour(_directly, _directly)
     from blockx_worker import bridge  # noqa: PLC0415  # see above: not for asyncio programs
 
     await stack.enter_async_context(bridge.open_loop())
-    return bridge.run_asyncio
+    return _Flavour(bridge.run_asyncio, bridge.clean_up_asyncio)
 
 
 async def _directly(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:

@@ -278,7 +278,9 @@ class _Channel(Channel):
 class _Protocol(H2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        super().connection_made(AbortingTransport(transport))
+        super().connection_made(
+            AbortingTransport(transport, linger_s=0)
+        )  # a client that closes waits for nothing
 
 
 def _split(address: str) -> tuple[str, int]:

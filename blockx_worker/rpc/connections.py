@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
+import trio
 from grpclib.config import Configuration
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
@@ -21,6 +22,9 @@ from blockx_worker.rpc.receive import Codec
 from blockx_worker.rpc.transport import AbortingTransport
 
 __all__ = ["WorkerServer"]
+
+CLOSE_LINGER_S = 1.0
+"""How long a closing connection may take to send what is left."""
 
 
 class WorkerServer(Server):
@@ -37,10 +41,15 @@ class WorkerServer(Server):
         host, port, *_ = self._server.sockets[0].getsockname()
         return host, port
 
-    def close_connections(self) -> None:
-        """Tell every client to go (GOAWAY) and close; a client that takes nothing is cut off soon after."""
+    async def close_connections(self) -> None:
+        """On Trio: tell every client to go (GOAWAY), close, and wait for that.
+
+        A client that takes nothing is cut off after ``CLOSE_LINGER_S``, so this ends also when it is shielded.
+        """
         for protocol in list(self._open):
             protocol.shut()
+        for protocol in list(self._open):
+            await protocol.lost.wait()
 
     def _protocol_factory(self) -> H2Protocol:
         plain = super()._protocol_factory()
@@ -53,16 +62,18 @@ class _ServerProtocol(H2Protocol):
     ) -> None:
         super().__init__(handler, config, h2_config)
         self._open_set = open_set
+        self.lost = trio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        super().connection_made(AbortingTransport(transport))
+        super().connection_made(AbortingTransport(transport, CLOSE_LINGER_S))
         self.processor.processors[UnknownFrameReceived] = _ignore
         self._open_set.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._open_set.discard(self)
         super().connection_lost(exc)
+        self.lost.set()
 
     def shut(self) -> None:
         if not self.connection.is_closing():

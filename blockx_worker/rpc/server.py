@@ -55,9 +55,10 @@ def _server(api: WorkerApi, config: RpcConfig, running: Requests) -> WorkerServe
 async def _stop(server: WorkerServer, running: Requests, timeout_s: float) -> None:
     running.closing = True
     server.close()
-    with trio.CancelScope(shield=True), trio.move_on_after(timeout_s):
-        await running.wait_ended()
-    server.close_connections()
+    with trio.CancelScope(shield=True):
+        with trio.move_on_after(timeout_s):
+            await running.wait_ended()
+        await server.close_connections()
 
 
 def _format(host: str, port: int) -> str:

@@ -6,7 +6,7 @@ Read in grpclib's source (0.4.9):
   is sent within five minutes of the last.
 * When a ping stays unanswered, grpclib closes the transport gently: with bytes still unsent, asyncio waits until the
   peer takes them. A frozen peer never does, so the connection, its calls and its watches would stay for ever although
-  the keep-alive had noticed. Here a close that is not through after a second becomes an abort.
+  the keep-alive had noticed. Here a close that is not through after a while becomes an abort.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import asyncio
 
 from grpclib.config import Configuration
 
-__all__ = ["CLOSE_LINGER_S", "AbortingTransport", "keepalive_configuration"]
-
-CLOSE_LINGER_S = 1.0
+__all__ = ["AbortingTransport", "keepalive_configuration"]
 
 
 def keepalive_configuration(time_s: float, timeout_s: float) -> Configuration:
@@ -32,16 +30,20 @@ def keepalive_configuration(time_s: float, timeout_s: float) -> Configuration:
 
 
 class AbortingTransport(asyncio.Transport):
-    """A transport as grpclib uses it, with a `close` that ends within a second whatever the peer does."""
+    """A transport as grpclib uses it, with a `close` that ends within ``linger_s`` whatever the peer does."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, linger_s: float) -> None:
         super().__init__()
         self._transport = transport
+        self._linger_s = linger_s
         self.write = transport.write  # type: ignore[method-assign]  # the hot path, without a frame of our own
         self.is_closing = transport.is_closing  # type: ignore[method-assign]
         self.get_extra_info = transport.get_extra_info  # type: ignore[method-assign]
 
     def close(self) -> None:
-        """Send what is left, for a second at most."""
+        """Send what is left, for ``linger_s`` at most."""
+        if not self._linger_s:
+            self._transport.abort()
+            return
         self._transport.close()
-        asyncio.get_running_loop().call_later(CLOSE_LINGER_S, self._transport.abort)
+        asyncio.get_running_loop().call_later(self._linger_s, self._transport.abort)

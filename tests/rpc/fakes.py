@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -45,7 +46,7 @@ class FakeTask:
     outputs: bytes = b""
     changed: trio.Event = attrs.field(factory=trio.Event)
 
-    def change(self, **changes: object) -> None:
+    def change(self, **changes: Any) -> None:
         self.snapshot = attrs.evolve(self.snapshot, **changes)
         self.wake()
 
@@ -123,7 +124,7 @@ class FakeWorkerApi:
         self.tasks: dict[str, FakeTask] = {}
         self.is_serving = True
         self.refuse_with: Exception | None = None
-        self.cancelled_waits = 0
+        self.wait_cancelled = trio.Event()
         self.cancel_reasons: list[str] = []
         self.watchers: list[tuple[tuple[str, ...], bool]] = []
         self.cursors: list[FakeCursor] = []
@@ -143,7 +144,7 @@ class FakeWorkerApi:
             self.end(task_id)
         return task
 
-    def end(self, task_id: str, state: TaskState = TaskState.SUCCEEDED, **result: object) -> None:
+    def end(self, task_id: str, state: TaskState = TaskState.SUCCEEDED, **result: Any) -> None:
         """End a task."""
         task = self.tasks[task_id]
         task.change(
@@ -154,7 +155,7 @@ class FakeWorkerApi:
                 state=state,
                 output_count=task.outputs.count(b"\n"),
                 output_bytes=len(task.outputs),
-                **result,  # type: ignore[arg-type]  # whatever a test wants the result to have
+                **result,
             ),
         )
 
@@ -177,7 +178,7 @@ class FakeWorkerApi:
                 while wait_ms and not task.ended:
                     await task.changed.wait()
             except trio.Cancelled:
-                self.cancelled_waits += 1
+                self.wait_cancelled.set()
                 raise
         await trio.lowlevel.checkpoint()
         fits = task.ended and len(task.outputs) <= PAGE_BYTES
