@@ -21,7 +21,7 @@ __all__ = [
     "slot_uncertain",
 ]
 
-MAX_TASK_ID_CHARS = 200
+MAX_TASK_ID_CHARS = 256
 """Longest task id, in characters."""
 
 _SHOWN_CHARS = 60

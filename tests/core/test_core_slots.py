@@ -113,7 +113,7 @@ def test_a_ttl_out_of_range_is_refused_with_field_value_and_range(talk, ttl_ms):
     ("task_id", "shown"),
     [
         ("", "''"),
-        ("x" * 201, "(203 characters)"),
+        ("x" * 257, "(259 characters)"),
         ("a\nb", r"'a\nb'"),
         ("a\x00", r"'a\x00'"),
         ("\ud800", r"'\ud800'"),
@@ -124,7 +124,7 @@ def test_a_task_id_that_is_empty_overlong_or_not_printable_is_refused(talk, task
     assert refusal.code is ErrorCode.INVALID_ARGUMENT
     assert refusal.message.startswith("task_id is ")
     assert shown in refusal.message
-    assert refusal.message.endswith("1 to 200 printable characters are accepted")
+    assert refusal.message.endswith("1 to 256 printable characters are accepted")
     refusal.message.encode()
 
 
