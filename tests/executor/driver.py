@@ -103,6 +103,10 @@ class ExecutorDriver:
     def send(self, *messages: ToExecutor) -> None:
         self.link.sendall(b"".join(encode_frame(self._encode(message)) for message in messages))
 
+    def send_raw(self, body: bytes) -> None:
+        """Send one frame with any body."""
+        self.link.sendall(encode_frame(body))
+
     def define(self, source: str) -> str:
         """Make ``source`` known; its digest."""
         digest = hashlib.sha256(source.encode()).hexdigest()
@@ -159,12 +163,11 @@ class ExecutorDriver:
         self, waiting: CallWaiting, source: str | None = None, error: CallError | None = None
     ) -> None:
         """Answer a request for code with ``source`` or ``error``."""
-        result = FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py")
-        payload = ResumeCallPayload(
-            resume_kind="function_code",
-            result=msgspec.Raw(self._encode(result) if error is None else b""),
-            error=error,
-        )
+        if error is not None:
+            payload = ResumeCallPayload(resume_kind="function_code", error=error)
+        else:
+            result = self._encode(FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py"))
+            payload = ResumeCallPayload(resume_kind="function_code", result=msgspec.Raw(result))
         self.send(ResumeCall(waiting.call_id, waiting.request_id, payload))
 
     # --- receiving ----------------------------------------------------------------------------------------------
