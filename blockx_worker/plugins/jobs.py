@@ -123,7 +123,7 @@ class AppendJob(WriteJob):
             return True
         rows, end = self._take(start)
         if rows:
-            self._database.ensure_table(_columns_of(rows))
+            self._database.ensure_table(self._columns_of(rows))
             self._database.insert(rows)
         self._database.set_ledger(self._task_id, LedgerEntry(end, self._outputs.count), self._wall_ms)
         final = end == self._outputs.count
@@ -159,6 +159,15 @@ class AppendJob(WriteJob):
             if not end % CHECK_EVERY:
                 self._check_stopped()
         return rows, end
+
+    def _columns_of(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """All columns in order of appearance, checked."""
+        shapes: dict[tuple[str, ...], Row] = {}
+        for row in rows:
+            shapes.setdefault(tuple(row.values), row)
+        for shape, first in shapes.items():
+            self._database.check_columns(shape, first)
+        return tuple(dict.fromkeys(name for shape in shapes for name in shape))
 
     def _kept(self) -> str:
         if not self.stats.rows:
@@ -264,9 +273,3 @@ def _groups(with_rows: Sequence[int], blocks: tuple[int, int]) -> Iterator[tuple
         start = block + 1
     if start <= last:
         yield start, last
-
-
-def _columns_of(rows: Sequence[Row]) -> tuple[str, ...]:
-    """All columns in order of appearance."""
-    shapes = dict.fromkeys(tuple(row.values) for row in rows)
-    return tuple(dict.fromkeys(name for shape in shapes for name in shape))

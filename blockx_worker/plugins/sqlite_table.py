@@ -78,7 +78,7 @@ class Columns:
         return fold(name) in self._by_name
 
     def shape(self, keys: tuple[str, ...], row: Row) -> Shape:
-        """The shape of rows with these keys; StepFailed for keys that have no column."""
+        """The shape of rows with these (checked) keys; StepFailed for keys that have no column."""
         shape = self._shapes.get(keys)
         if shape is None:
             if len(self._shapes) >= MAX_SHAPES:
@@ -87,7 +87,6 @@ class Columns:
         return shape
 
     def _make_shape(self, keys: tuple[str, ...], row: Row) -> Shape:
-        check_names(keys, row)
         taken = keys if self._selected is None else [key for key in self._selected if key in row.values]
         if not taken:
             raise bad_row(row, f"the row has none of the columns {', '.join(self._selected or ())}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import trio
 
+from blockx_worker.dispatch.source import CallBatch
 from blockx_worker.functions import StaticFunctionProvider
 from blockx_worker.ports import BuilderContext, BuildResult, CallBuilder
 from tests.plugins.helpers import TrioThreads
@@ -37,3 +38,9 @@ def calls(result: BuildResult) -> list[bytes]:
         found.extend(map(bytes, batch.args))
     assert result.source.total == len(found)
     return found
+
+
+def first_batch(result: BuildResult) -> CallBatch:
+    batch = result.source.next_batch()
+    assert batch is not None
+    return batch

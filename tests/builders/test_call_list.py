@@ -7,7 +7,7 @@ import trio
 from blockx_worker.builders.call_list import SLICE_ELEMENTS, CallListBuilder
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.ports import StepFailed
-from tests.builders.helpers import build, calls
+from tests.builders.helpers import build, calls, first_batch
 
 
 async def refused(config: object) -> StepFailed:
@@ -31,9 +31,9 @@ async def test_an_empty_list_is_a_task_without_calls() -> None:
 async def test_batches_keep_the_limits_of_the_context() -> None:
     config = {"functionId": "m.f", "argsList": [[i] for i in range(10)]}
     rows = await build(CallListBuilder(), config, batch_max_rows=4)
-    assert len(rows.source.next_batch().args) == 4
+    assert len(first_batch(rows).args) == 4
     size = await build(CallListBuilder(), config, batch_max_args_bytes=7)
-    assert len(size.source.next_batch().args) == 2
+    assert len(first_batch(size).args) == 2
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,6 @@ async def test_a_bad_element_in_a_later_slice_is_named_by_its_index() -> None:
 
 async def test_arguments_stay_views_into_the_one_text() -> None:
     text = b'{"functionId": "m.f", "argsList": [[1],[2]]}'
-    batch = (await build(CallListBuilder(), text)).source.next_batch()
+    batch = first_batch(await build(CallListBuilder(), text))
     assert all(isinstance(raw, msgspec.Raw) for raw in batch.args)
     assert bytes(batch.args[1]) == b"[2]"

@@ -8,6 +8,7 @@ import pytest
 
 import blockx_worker.io.block_index
 import blockx_worker.io.folder
+import blockx_worker.io.index_cache
 from blockx_worker.io.folder import FolderBlockStore
 from blockx_worker.ports import BlockStoreError
 
@@ -171,7 +172,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path) -> None:
 
 def test_many_tasks_over_one_file_read_it_once_until_it_changes(tmp_path, monkeypatch) -> None:
     built = []
-    build = blockx_worker.io.index_cache.build_index
+    build = blockx_worker.io.block_index.build_index
 
     def counting(path, *rest):
         built.append(path.name)
@@ -190,7 +191,7 @@ def test_many_tasks_over_one_file_read_it_once_until_it_changes(tmp_path, monkey
 
 def test_a_file_that_keeps_changing_is_an_error_and_not_wrong_rows(tmp_path, monkeypatch) -> None:
     path = put(tmp_path, "t.jsonl", row(1, 0))
-    opened = blockx_worker.io.folder.open_lines
+    opened = blockx_worker.io.block_index.open_lines
 
     def replaced_before_open(name):
         put(tmp_path, ".new", row(1, 0)).rename(path)
