@@ -6,6 +6,7 @@ little: about 1 µs and their own bytes each.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,8 +28,7 @@ def read_args_file(file: Path, max_bytes: int = MAX_REQUEST_BYTES) -> bytes:
     """The ``argsList`` of a file with one JSON array a line; ``-`` reads standard input."""
     try:
         if str(file) == "-":
-            with open(0, "rb", closefd=False) as stdin:
-                return args_list(stdin, "standard input")
+            return args_list(sys.stdin.buffer, "standard input")
         check_request_size(file.stat().st_size, str(file), max_bytes)
         with file.open("rb") as lines:
             return args_list(lines, str(file))

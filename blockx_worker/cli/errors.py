@@ -7,11 +7,11 @@ from typing import IO, Any, ClassVar
 
 import click
 
-__all__ = ["CommandFailed", "Exit", "TaskFailed", "Unreachable"]
+__all__ = ["CommandFailed", "Exit", "Interrupted", "TaskFailed", "Unreachable"]
 
 
 class Exit(IntEnum):
-    """Exit codes of all commands; INTERRUPTED (what shells expect) is a `watch` that was left before the end."""
+    """Exit codes of all commands; INTERRUPTED (what shells expect) is a command that was left before its end."""
 
     SUCCEEDED = 0
     TASK_FAILED = 1
@@ -28,6 +28,18 @@ class CommandFailed(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, always to stderr."""
         click.echo(f"error: {self.message}", file=file, err=True)
+
+
+class Interrupted(click.ClickException):
+    """The user left; exit code 130, nothing to say."""
+
+    exit_code: ClassVar[int] = int(Exit.INTERRUPTED)
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print nothing: the user knows."""
 
 
 class TaskFailed(CommandFailed):

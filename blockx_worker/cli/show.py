@@ -20,7 +20,7 @@ from blockx_worker.model.tasks import (
     TaskStatistic,
 )
 
-__all__ = ["camel", "describe_result", "describe_snapshot", "result_json", "snapshot_json"]
+__all__ = ["camel", "describe_result", "describe_snapshot", "not_found_json", "result_json", "snapshot_json"]
 
 SHOWN_FAILED_CALLS = 5
 SHOWN_LOCALS = 12
@@ -73,6 +73,11 @@ def snapshot_json(snapshot: TaskSnapshot) -> bytes:
             "writer": None,
         }
     )
+
+
+def not_found_json(task_id: str) -> bytes:
+    """The line for a task that the worker does not know."""
+    return msgspec.json.encode({"taskId": task_id, "state": "NOT_FOUND"})
 
 
 def camel(record: dict[str, Any]) -> dict[str, Any]:
