@@ -78,7 +78,7 @@ def drop_task(
             )
             executor.zombies[call.call_id, call.attempt_seq] = zombie
     out.extend(cancels.commands())
-    books.order.leave(task)
+    books.order.forget(task)
     books.dirty.pop(task.task_id, None)
     books.done_before += task.succeeded + task.failed
     del books.tasks[task.task_id]

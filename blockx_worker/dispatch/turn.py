@@ -62,14 +62,29 @@ def _dispatches(books: DispatchBooks) -> list[DispatchCommand]:
 
 
 def _serve_line(books: DispatchBooks, budget: int, seats: Seats) -> int:
+    """Serve tasks in their order while executors have room, then whatever needs no executor; calls touched."""
     order = books.order
     order.begin(budget, seats.room)
     left = budget
-    while left > 0 and (turn := order.next(seats.room)) is not None:
+    while left > 0 and seats.room and (turn := order.next()) is not None:
         task, share = turn
         used = _serve(books, task, min(share, left), seats)
         left -= used
         order.served(task, used, stays=_has_more(books, task))
+    if left > 0 and not seats.room:
+        left -= _serve_free(books, left, seats)
+    return budget - left
+
+
+def _serve_free(books: DispatchBooks, budget: int, seats: Seats) -> int:
+    """All executors are full: serve what needs none. Nobody loses its place in line by that."""
+    line = [task for task in books.order.in_line() if not task.blocked]
+    share = -(-budget // len(line)) if line else 0
+    left = budget
+    for task in line:
+        left -= _serve(books, task, min(share, left), seats)
+        if not _has_more(books, task):
+            books.order.step_out(task)
     return budget - left
 
 

@@ -1,7 +1,7 @@
 """Whose calls go next.
 
-A task stands in line while it has calls to go on with. Within a turn the line is asked again and again whom to serve
-and how many calls at most, until every task in it has been served without progress (all executors full).
+A task stands in line while it has calls to go on with. While executors have room, the line is asked again and again
+whom to serve, and how many calls at most.
 
 * `RoundRobin`: equal numbers of calls for tasks. A turn's share is what the executors can take (or the turn may
   touch) divided by the number of tasks in line, so one large task does not hold up sixty small ones; but a few calls
@@ -29,7 +29,7 @@ _ROW = 4
 
 
 class TurnOrder(Protocol):
-    """See the module's text; `wake` and `leave` may be called at any time outside of a turn's serving."""
+    """See the module's text."""
 
     def __len__(self) -> int:
         """Number of tasks in line."""
@@ -40,17 +40,17 @@ class TurnOrder(Protocol):
     def wake(self, task: TaskCalls) -> None:
         """Put a task in line; nothing happens when it stands there."""
 
-    def leave(self, task: TaskCalls) -> None:
-        """Forget a task."""
+    def step_out(self, task: TaskCalls) -> None:
+        """Take a task out of the line; nothing happens when it does not stand there."""
+
+    def forget(self, task: TaskCalls) -> None:
+        """A task has been dropped."""
 
     def begin(self, max_calls: int, room: int) -> None:
         """Begin to serve: ``max_calls`` may be touched, ``room`` calls fit on executors."""
 
-    def next(self, room: int) -> tuple[TaskCalls, int] | None:
-        """Whom to serve, and how many calls at most; None when nobody can go on.
-
-        ``room`` is what fits on executors now; without it those are passed over whose next call needs an executor.
-        """
+    def next(self) -> tuple[TaskCalls, int] | None:
+        """Whom to serve, and how many calls at most; None when nobody stands in line. `served` must follow."""
 
     def served(self, task: TaskCalls, used: int, *, stays: bool) -> None:
         """The task that `next` gave went on with ``used`` calls; it stays in line or steps out."""
@@ -65,7 +65,6 @@ class RoundRobin:
     def __init__(self) -> None:
         self._line: deque[TaskCalls] = deque()
         self._share = 1
-        self._idle = 0
 
     def __len__(self) -> int:
         return len(self._line)
@@ -79,36 +78,32 @@ class RoundRobin:
             task.queued = True
             self._line.append(task)
 
-    def leave(self, task: TaskCalls) -> None:
+    def step_out(self, task: TaskCalls) -> None:
         """See `TurnOrder`."""
         if task.queued:
             task.queued = False
             self._line.remove(task)
 
+    def forget(self, task: TaskCalls) -> None:
+        """See `TurnOrder`."""
+        self.step_out(task)
+
     def begin(self, max_calls: int, room: int) -> None:
         """See `TurnOrder`."""
-        self._idle = 0
         tasks = max(len(self._line), 1)
         fair = -(-max_calls // tasks)
-        self._share = min(max(-(-room // tasks), _ROW), fair) if room else fair
+        self._share = min(max(-(-room // tasks), _ROW), fair)
 
-    def next(self, room: int) -> tuple[TaskCalls, int] | None:
+    def next(self) -> tuple[TaskCalls, int] | None:
         """See `TurnOrder`."""
-        line = self._line
-        while self._idle < len(line):
-            task = line[0]
-            if room or not task.blocked:
-                return task, self._share
-            line.rotate(-1)
-            self._idle += 1
-        return None
+        return (self._line[0], self._share) if self._line else None
 
     def served(self, task: TaskCalls, used: int, *, stays: bool) -> None:
         """See `TurnOrder`."""
+        del used  # the share is the same for all
         self._line.popleft()
         if stays:
             self._line.append(task)
-            self._idle = 0 if used else self._idle + 1
         else:
             task.queued = False
 
@@ -120,14 +115,13 @@ class RoundRobin:
 class _Account:
     """One instance: its virtual time in µs of executor time, and its tasks."""
 
-    __slots__ = ("estimate_us", "idle", "line", "mean_us", "rank", "tasks", "used_us")
+    __slots__ = ("estimate_us", "line", "mean_us", "rank", "tasks", "used_us")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.used_us = 0
         self.mean_us = _FIRST_MEAN_US
         self.estimate_us = 0
-        self.idle = 0
         self.tasks: dict[str, TaskCalls] = {}
         self.line: deque[TaskCalls] = deque()
 
@@ -192,12 +186,17 @@ class InstanceFair:
             account.used_us = max(account.used_us, self._floor_us)
         account.line.append(task)
 
-    def leave(self, task: TaskCalls) -> None:
+    def step_out(self, task: TaskCalls) -> None:
         """See `TurnOrder`."""
-        account = self._accounts[task.instance_id]
         if task.queued:
-            self._step_out(account, task)
-        account.close(task)
+            task.queued = False
+            self._in_line -= 1
+            self._accounts[task.instance_id].line.remove(task)
+
+    def forget(self, task: TaskCalls) -> None:
+        """See `TurnOrder`."""
+        self.step_out(task)
+        self._accounts[task.instance_id].close(task)
         self._forget_paid()
 
     def begin(self, max_calls: int, room: int) -> None:
@@ -207,37 +206,26 @@ class InstanceFair:
         for account in self._accounts.values():
             if account.line:
                 account.bill()
-                account.idle = 0
                 self._heap.append((account.estimate_us, account.rank, account))
         heapify(self._heap)
         if self._heap:
             self._floor_us = max(self._floor_us, min(account.used_us for _, _, account in self._heap))
 
-    def next(self, room: int) -> tuple[TaskCalls, int] | None:
+    def next(self) -> tuple[TaskCalls, int] | None:
         """See `TurnOrder`."""
-        heap = self._heap
-        while heap:
-            account = heap[0][2]
-            while account.idle < len(account.line):
-                task = account.line[0]
-                if room or not task.blocked:
-                    return task, self._quantum
-                account.line.rotate(-1)
-                account.idle += 1
-            heappop(heap)
-        return None
+        return (self._heap[0][2].line[0], self._quantum) if self._heap else None
 
     def served(self, task: TaskCalls, used: int, *, stays: bool) -> None:
         """See `TurnOrder`."""
-        account = self._accounts[task.instance_id]
-        self._step_out(account, task)
+        account = self._heap[0][2]
+        account.line.popleft()
         if stays:
-            task.queued = True
-            self._in_line += 1
             account.line.append(task)
-            account.idle = 0 if used else account.idle + 1
+        else:
+            task.queued = False
+            self._in_line -= 1
         account.estimate_us += used * account.mean_us
-        if account.idle < len(account.line):
+        if account.line:
             heapreplace(self._heap, (account.estimate_us, account.rank, account))
         else:
             heappop(self._heap)
@@ -245,11 +233,6 @@ class InstanceFair:
     def in_line(self) -> list[TaskCalls]:
         """See `TurnOrder`."""
         return [task for account in self._accounts.values() for task in account.line]
-
-    def _step_out(self, account: _Account, task: TaskCalls) -> None:
-        account.line.remove(task)
-        task.queued = False
-        self._in_line -= 1
 
     def _forget_paid(self) -> None:
         """Drop accounts that have no tasks and no debt, and all without tasks when nobody is in line."""
