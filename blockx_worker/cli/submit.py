@@ -20,7 +20,6 @@ from blockx_worker.cli.outputs import open_spool
 from blockx_worker.cli.progress import open_progress
 from blockx_worker.cli.session import see_through, talk
 from blockx_worker.cli.show import describe_result, result_json, snapshot_json
-from blockx_worker.cli.targets import absolute_target
 from blockx_worker.client import (
     BlockTableCallConfig,
     BlockWriteHandler,
@@ -29,6 +28,8 @@ from blockx_worker.client import (
     Task,
     WorkerClient,
 )
+from blockx_worker.config import is_loopback, parse_address
+from blockx_worker.config.targets import absolute_sqlite
 from blockx_worker.model.tasks import CallFailurePolicy, TaskResult, TaskState
 from blockx_worker.ports import SubmitReply
 
@@ -180,7 +181,7 @@ def table(
         _run(options, _task(options, function, config, ReturnValueResultHandler()), output)
     else:
         assert options.address is not None
-        handler = BlockWriteHandler(absolute_target(target, options.address), table, mode)
+        handler = BlockWriteHandler(_absolute_target(target, options.address), table, mode)
         _run(options, _task(options, function, config, handler), output)
 
 
@@ -190,6 +191,12 @@ def report(result: TaskResult, *, as_json: bool) -> Exit:
     if as_json:
         click.echo(result_json(result))
     return Exit.SUCCEEDED if result.state is TaskState.SUCCEEDED else Exit.TASK_FAILED
+
+
+def _absolute_target(target: str, address: str) -> str:
+    """A relative SQLite file means our current directory, as long as the worker is on this machine."""
+    local = is_loopback(parse_address(address)[0])
+    return absolute_sqlite(target, Path.cwd()) if local else target
 
 
 def _complete(ctx: click.Context, common: dict[str, Any], output: str | None) -> Common:

@@ -23,6 +23,7 @@ from blockx_worker.config.errors import ConfigError, problem_line
 from blockx_worker.config.fields import FIELDS, SettingField, value_at
 from blockx_worker.config.names import unknown_path, unknown_variable
 from blockx_worker.config.settings import Settings
+from blockx_worker.config.targets import absolute_sqlite
 from blockx_worker.config.toml import Entry, read_toml
 from blockx_worker.config.values import read_value
 from blockx_worker.profiles import PROFILES
@@ -121,7 +122,7 @@ def _read_all(entries: list[Entry], problems: list[str]) -> tuple[dict[str, Any]
         except ValueError as error:
             problems.append(problem_line(entry.path, entry.raw, entry.origin, str(error)))
             continue
-        values[entry.path] = _absolute(value, entry.base) if field.kind == "path" else value
+        values[entry.path] = _placed(field, value, entry.base)
         origins[entry.path] = entry.origin
     return values, origins
 
@@ -133,8 +134,14 @@ def _field_of(path: str) -> SettingField | None:
     return FIELDS.get(path) if path != "targets" else None
 
 
-def _absolute(path: str, base: Path | None) -> str:
-    return os.path.abspath((base or Path()) / Path(path).expanduser())  # noqa: PTH100 - resolve() follows links
+def _placed(field: SettingField, value: Any, base: Path | None) -> Any:
+    """Paths made absolute while it is known where they start."""
+    folder = base or Path()
+    if field.kind == "targets":
+        return absolute_sqlite(value, folder)
+    if field.kind == "path":
+        return os.path.abspath(folder / Path(value).expanduser())  # noqa: PTH100 - resolve() would follow links
+    return value
 
 
 def _build(values: Mapping[str, Any]) -> Settings:

@@ -160,6 +160,12 @@ def test_relative_paths_of_a_file_start_at_its_folder(tmp_path, monkeypatch):
     )
     assert loaded.settings.functions_dir == str(tmp_path / "functions")
     assert loaded.settings.blocks_dir == str(tmp_path / "elsewhere" / "blocks")
+    assert loaded.settings.targets["local"] == f"sqlite:///{tmp_path}/out.db"
+
+
+@pytest.mark.parametrize("url", ["sqlite:////data/out.db", "sqlite:///:memory:", "postgresql://db/x"])
+def test_urls_without_a_relative_file_stay_as_they_are(url, tmp_path):
+    assert load(f"[targets]\nmain = '{url}'\n", folder=tmp_path).settings.targets["main"] == url
 
 
 # --- derived values ---------------------------------------------------------------------------------------------
