@@ -6,9 +6,9 @@ The message classes come from the committed descriptor set, so that nothing of t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -63,7 +63,7 @@ class OfficialClient:
         """Close the channel."""
         self.channel.close()
 
-    def __enter__(self) -> OfficialClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,6 +84,19 @@ class OfficialClient:
             **fields,
         )
 
+    def submit_rows(
+        self, task_id: str, function_id: str, args_list: Any, handler: dict[str, Any], **fields: Any
+    ) -> Any:
+        """Submit a call list whose outputs are written as rows."""
+        return self.SubmitTask(
+            task_id=task_id,
+            function_call_config=typed(
+                "CallListCallConfig", {"functionId": function_id, "argsList": args_list}
+            ),
+            result_handler=typed("BlockWriteHandler", handler),
+            **fields,
+        )
+
     def submit_table(
         self,
         task_id: str,
@@ -91,18 +104,21 @@ class OfficialClient:
         block: Any,
         sources: list[str],
         handler: dict[str, Any],
+        *,
+        rows_per_call: int | None = None,
         **fields: Any,
     ) -> Any:
         """Submit a table task whose rows are written."""
-        config = {"functionId": function_id, "block": block, "triggerSources": sources}
+        config = {
+            "functionId": function_id,
+            "block": block,
+            "triggerSources": sources,
+            "rowsPerCall": rows_per_call,
+        }
         return self.SubmitTask(
             task_id=task_id,
-            function_call_config=messages["TypedConfig"](
-                type="BlockTableCallConfig", config=json.dumps(config).encode()
-            ),
-            result_handler=messages["TypedConfig"](
-                type="BlockWriteHandler", config=json.dumps(handler).encode()
-            ),
+            function_call_config=typed("BlockTableCallConfig", config),
+            result_handler=typed("BlockWriteHandler", handler),
             **fields,
         )
 
@@ -132,6 +148,23 @@ class OfficialClient:
     def outputs(self, task_id: str) -> list[Any]:
         """The decoded outputs of a task."""
         return [json.loads(line) for line in self.output_text(task_id).splitlines()]
+
+
+def typed(kind: str, config: Any) -> Any:
+    """A TypedConfig of that type; ``config`` is a JSON value, or bytes that go out as they are."""
+    text = config if isinstance(config, bytes) else json.dumps(config).encode()
+    return messages["TypedConfig"](type=kind, config=text)
+
+
+def refusal(call: Callable[[], Any]) -> tuple[str, str]:
+    """Status name and message of a call that is refused."""
+    try:
+        answer = call()
+        if isinstance(answer, grpc.Call):  # a stream tells its status at its end
+            list(answer)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    raise AssertionError(f"not refused: {answer}")
 
 
 def state_name(state: int) -> str:
