@@ -7,6 +7,7 @@ a *bad row*: a failure that names the output, the row in it and the column, so t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,7 +32,7 @@ class Row(NamedTuple):
 
 
 class OutputCursor:
-    """Reads outputs forwards; starting where the last reading stopped costs nothing."""
+    """Reads outputs forwards; going on from where the last reading stopped, or further on, never starts anew."""
 
     def __init__(self, outputs: OutputLines) -> None:
         self._outputs = outputs
@@ -40,8 +41,10 @@ class OutputCursor:
 
     def lines(self, start: int) -> Iterator[tuple[int, bytes]]:
         """Yield (index, JSON text) from ``start`` on; only one such reading at a time."""
-        if start != self._next:
+        if start < self._next:
             self._next, self._lines = start, self._outputs.lines(start)
+        for _ in islice(self._lines, start - self._next):
+            self._next += 1
         for line in self._lines:
             index = self._next
             self._next += 1

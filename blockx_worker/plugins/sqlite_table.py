@@ -138,8 +138,15 @@ def _cell(value: Any, row: Row, column: Column) -> Any:
     if kind is bool:
         return int(value)
     if kind is dict or kind is list:
-        return _encode(value).decode()
+        return _json(value, row, column)
     return value
+
+
+def _json(value: Any, row: Row, column: Column) -> str:
+    try:
+        return _encode(value).decode()
+    except RecursionError:
+        raise bad_row(row, "the value is nested too deeply to be stored", column.name) from None
 
 
 def _integer(value: int, row: Row, column: Column) -> int | str:

@@ -321,6 +321,19 @@ async def test_values_survive(database, value, stored) -> None:
     assert type(found) is type(stored)
 
 
+@pytest.mark.parametrize("depth", range(800, 1000, 10))
+async def test_deep_nesting_is_stored_or_a_bad_row(database, depth) -> None:
+    text = b"[" * depth + b"]" * depth
+    expected: list[list[Any]] | None = [[text.decode()]]
+    try:
+        await write(database, [b'{"v": %b}' % text])
+    except StepFailed as failed:
+        expected = None
+        if not failed.message.startswith("bad row: output 0"):
+            raise
+    assert database.rows("t", "v") == expected
+
+
 @pytest.mark.parametrize("name", [*NAMES.split(", "), "a;b--", "x" * 200, "Ÿ", "123"])
 async def test_any_name_can_be_a_table_and_a_column(database, name) -> None:
     await write(database, [{name: 1, "block_number": 5}], table=name)
