@@ -61,6 +61,12 @@ def test_a_lease_past_its_end_is_not_renewed_while_draining(talk):
     assert talk.refusal(SlotRequested(task_id="t"), at=500).code is ErrorCode.UNAVAILABLE
 
 
+def test_a_slot_request_never_renews_the_lease_of_a_submitted_task(talk):
+    slot_id = talk.submit("t")
+    assert talk.ask(SlotRequested(task_id="t"), at=30_000).lease_remaining_ms == 0
+    assert talk.core.expired_slots(30_000) == (slot_id,)
+
+
 def test_a_slot_request_for_a_task_shows_the_task(talk):
     slot_id = talk.run("t", until=TaskPhase.CALLS)
     answer = talk.ask(SlotRequested(task_id="t"))
