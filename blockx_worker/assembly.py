@@ -191,13 +191,14 @@ def _door(settings: Settings, jitter: Callable[[], float], *, check: bool) -> Do
 
 def _dispatcher_config(settings: Settings) -> DispatcherConfig:
     dispatcher = settings.dispatcher
-    return _pick(
+    config: DispatcherConfig = _pick(
         DispatcherConfig,
         dispatcher,
         selection_sample_size=dispatcher.executor_selection_sample_size,
         function_load_timeout_ms=settings.function_load_timeout_ms,
         max_outstanding_batches=settings.stream_build.max_outstanding_batches,
     )
+    return config
 
 
 def _phase_config(settings: Settings) -> PhaseConfig:

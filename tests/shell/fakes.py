@@ -166,7 +166,7 @@ class FakeExecutor:
     async def _read(self, nursery: trio.Nursery) -> None:
         decoder = FrameDecoder()
         while data := await self.place.executor_side.receive_some(65536):
-            for body in decoder.feed(data):
+            for body in decoder.feed(bytes(data)):
                 frame = _decode(body)
                 if isinstance(frame, ExecuteCall):
                     self.calls[frame.call_id] = frame
@@ -201,7 +201,7 @@ class FakeExecutor:
         """Send the terminal frame of a call that was not cancelled meanwhile."""
         if self.calls.pop(call.call_id, None) is None:
             return
-        ids = {"task_id": call.payload.task_id, "attempt_seq": call.payload.attempt_seq}
+        ids: dict[str, Any] = {"task_id": call.payload.task_id, "attempt_seq": call.payload.attempt_seq}
         if error is None:
             await self.send(
                 CallCompleted(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import msgspec
 import trio
-from fakes import FakeClock, FakeExecutors, FakeThreads
 
 from blockx_worker.assembly import Surroundings, Worker, assemble
 from blockx_worker.builders.registry import BuilderRegistry
@@ -18,6 +19,7 @@ from blockx_worker.model.tasks import TaskRequest, TaskState, TypedConfig
 from blockx_worker.model.watch import TaskOutputs, TaskResulted
 from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.services import ServiceStack
+from tests.shell.fakes import FakeClock, FakeExecutors, FakeThreads
 
 SOURCE = "\n".join(
     f"def {name}(*args): ..." for name in ("double", "fail", "hang", "odd_fails", "echo", "nap")
@@ -75,7 +77,7 @@ async def _nap(seconds, value):
     return value
 
 
-BEHAVIOURS = {
+BEHAVIOURS: dict[str, Callable[..., Any]] = {
     "functions.double": lambda number: number * 2,
     "functions.fail": _fail,
     "functions.hang": _hang,

@@ -2,12 +2,12 @@
 
 import pytest
 import trio
-from harness import call_task, running_worker
 
 from blockx_worker.builders.call_list import CallListBuilder
 from blockx_worker.core.events import DrainExpired, DrainStarted
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskState
+from tests.shell.harness import call_task, running_worker
 
 
 class SlowWriter:

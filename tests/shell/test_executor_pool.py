@@ -5,12 +5,12 @@ import struct
 import msgspec
 import pytest
 import trio
-from harness import call_task, running_worker
 
 from blockx_executor.wire.messages import Heartbeat, HeartbeatPayload
 from blockx_worker.builders.call_list import CallListBuilder
 from blockx_worker.model.tasks import TaskState
 from blockx_worker.plugins.return_value import ReturnValuePlugin
+from tests.shell.harness import call_task, running_worker
 
 
 def worker(**settings):

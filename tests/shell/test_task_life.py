@@ -2,13 +2,13 @@
 
 import pytest
 import trio
-from harness import call_task, running_worker
 
 from blockx_worker.builders.call_list import CallListBuilder
 from blockx_worker.core.events import DrainExpired, DrainStarted
 from blockx_worker.model.errors import ErrorCode, TaskFailureCode, WorkerError
 from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy, TaskPhase, TaskState
 from blockx_worker.plugins.return_value import ReturnValuePlugin
+from tests.shell.harness import call_task, running_worker
 
 
 def worker(**settings):

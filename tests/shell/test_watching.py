@@ -1,13 +1,13 @@
 """Watching: cursors, owners and observers, the grace."""
 
 import trio
-from harness import call_task, running_worker
 
 from blockx_worker.builders.call_list import CallListBuilder
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskPhase, TaskState
 from blockx_worker.model.watch import TaskNotFound, TaskOutputs, TaskResulted, TaskSnapshotted
 from blockx_worker.plugins.return_value import ReturnValuePlugin
+from tests.shell.harness import call_task, running_worker
 
 
 def worker(**settings):
@@ -32,7 +32,7 @@ async def test_phases_progress_outputs_then_the_result_then_the_end(autojump_clo
             while (news := await cursor.next()) is not None:
                 events += news
     phases = [e.snapshot.phase for e in events if isinstance(e, TaskSnapshotted)]
-    assert phases == sorted(phases, key=list(TaskPhase).index)
+    assert phases == sorted(phases, key=lambda phase: list(TaskPhase).index(phase))
     assert {TaskPhase.CALLS, TaskPhase.DONE} <= set(phases)
     progress = [e.progress.succeeded for e in events if isinstance(e, TaskSnapshotted) and e.progress]
     assert progress == sorted(progress)

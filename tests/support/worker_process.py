@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["WorkerProcess", "alive", "executor_pids"]
+__all__ = ["WorkerProcess", "alive", "eventually", "executor_pids"]
+
+T = TypeVar("T")
 
 
 class WorkerProcess:
@@ -72,14 +75,21 @@ class WorkerProcess:
                 arguments, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
         deadline = time.monotonic() + self._start_timeout_s
-        while not self.ready_file.exists():
+        while (ready := self._ready()) is None:
             if self.process.poll() is not None:
                 raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.log()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"the worker did not get ready:\n{self.log()}")
             time.sleep(0.01)
-        self.address = json.loads(self.ready_file.read_text())["address"]
+        self.address = ready["address"]
+
+    def _ready(self) -> Any:
+        """What the ready file says, unless a worker that was killed before has left it."""
+        if not self.ready_file.exists():
+            return None
+        ready = json.loads(self.ready_file.read_text())
+        return ready if ready["pid"] == self.pid else None
 
     @property
     def pid(self) -> int:
@@ -103,10 +113,46 @@ class WorkerProcess:
         """What the worker has logged so far."""
         return self.log_path.read_text(errors="replace")
 
-    def log_events(self, name: str) -> list[dict[str, Any]]:
-        """Log lines of one event."""
+    def log_events(self, name: str, **fields: Any) -> list[dict[str, Any]]:
+        """Log lines of one event, those that have all of ``fields``."""
+        wanted = {"event": name, **fields}.items()
         lines = (line for line in self.log().splitlines() if line.startswith("{"))
-        return [event for event in map(json.loads, lines) if event.get("event") == name]
+        return [event for event in map(json.loads, lines) if wanted <= event.items()]
+
+    def errors(self) -> list[str]:
+        """Log lines that a worker without a fault of its own does not write: errors, tracebacks, anything but JSON."""
+        return [line for line in self.log().splitlines() if not _is_harmless(line)]
+
+    def leftovers(self) -> list[Path]:
+        """What of its runtime directory (``BLOCKX_RUNTIME_DIR``) and its ready file is there."""
+        runtime = self._env.get("BLOCKX_RUNTIME_DIR")
+        paths = [self.ready_file, *(Path(runtime).glob("*") if runtime else [])]
+        return [path for path in paths if path.exists()]
+
+    def executor_pids(self) -> list[int]:
+        """Process ids of its executors."""
+        return executor_pids(self.pid)
+
+
+def eventually(look: Callable[[], T], timeout_s: float = 10, what: str = "") -> T:
+    """Look until what is seen is true, and return it; for facts of other processes, which nobody announces."""
+    deadline = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or look}; last seen: {seen!r}"
+        time.sleep(0.01)
+    return seen
+
+
+def _is_harmless(line: str) -> bool:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return False
+    return (
+        isinstance(event, dict)
+        and event.get("level") not in ("error", "critical")
+        and "exception" not in event
+    )
 
 
 def executor_pids(worker_pid: int) -> list[int]:
