@@ -76,6 +76,11 @@ class DemoFolder:
         return self.root / "functions"
 
     @property
+    def edited(self) -> bool:
+        """Whether the example functions are no longer as they were made."""
+        return (self.functions / "transfers.py").read_text(encoding="utf-8") != FUNCTIONS
+
+    @property
     def database(self) -> Path:
         """The SQLite file."""
         return self.root / "transfers.db"

@@ -29,6 +29,13 @@ SHOWN_VALUE_CHARS = 200
 _UNDERSCORE = re.compile(r"_([a-z])")
 
 
+class _Written(msgspec.Struct):
+    rowsWritten: int  # noqa: N815 - the name on the wire
+    table: str
+    database: str
+    mode: str
+
+
 def describe_result(result: TaskResult) -> str:
     """Some lines for people: what happened, where, why, and what to do."""
     return "\n".join(_describe_result(result))
@@ -91,8 +98,8 @@ def _describe_result(result: TaskResult) -> Iterator[str]:
     if result.state is TaskState.SUCCEEDED:
         took = milliseconds(statistic.queue_ms + statistic.build_ms + statistic.call_ms + statistic.write_ms)
         yield f"task {result.task_id} SUCCEEDED: {calls} in {took}{_extras(statistic)}"
-        if result.plugin_results:
-            yield f"  written: {result.plugin_results.decode(errors='replace')}"
+        if result.plugin_results not in (b"", b"{}"):
+            yield f"  written: {_written(result.plugin_results)}"
         return
     code = f", {result.failure.code}" if result.failure else ""
     yield f"task {result.task_id} {result.state}{code}"
@@ -104,8 +111,8 @@ def _describe_result(result: TaskResult) -> Iterator[str]:
             f"{statistic.calls_cancelled} cancelled, of {statistic.calls_total}"
         )
     yield from _describe_failed_calls(result)
-    if result.plugin_results:
-        yield f"  already written: {result.plugin_results.decode(errors='replace')}"
+    if result.plugin_results not in (b"", b"{}"):
+        yield f"  already written: {_written(result.plugin_results)}"
     if result.failure is not None:
         yield f"  what to do: {_next_step(result.failure)}"
 
@@ -160,6 +167,17 @@ def _extras(statistic: TaskStatistic) -> str:
         (statistic.subcalls, "subcalls"),
     ]
     return "".join(f", {count} {what}" for count, what in found if count)
+
+
+def _written(plugin_results: bytes) -> str:
+    """What a writer reports; only the words of `BlockWriteHandler` are known here, others are shown as they come."""
+    try:
+        written = msgspec.json.decode(plugin_results, type=_Written)
+    except msgspec.DecodeError:
+        return plugin_results.decode(errors="replace")
+    return (
+        f"{counted(written.rowsWritten, 'row')} into {written.table} of {written.database} ({written.mode})"
+    )
 
 
 def _indented(text: str, indent: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pytest
 
 from blockx_worker.cli.show import describe_result, describe_snapshot, result_json, snapshot_json
@@ -51,6 +52,13 @@ FAILED = TaskResult(
 def test_success_is_one_summary_and_what_was_written():
     assert describe_result(SUCCEEDED) == (
         'task t-1 SUCCEEDED: 1,000 calls in 1.2 s, 3 retries\n  written: {"table":"transfers","rows":7}'
+    )
+
+
+def test_what_the_block_writer_reports_is_told_in_words():
+    report = b'{"table":"t","target":"main","mode":"append","rowsWritten":1,"database":"/data/out.db"}'
+    assert "written: 1 row into t of /data/out.db (append)" in describe_result(
+        attrs.evolve(SUCCEEDED, plugin_results=report)
     )
 
 
