@@ -27,7 +27,15 @@ import structlog
 import trio
 import trio_asyncio
 
-__all__ = ["BridgeStatistic", "call_trio", "clean_up_asyncio", "have_loop", "open_loop", "run_asyncio", "statistic"]
+__all__ = [
+    "BridgeStatistic",
+    "call_trio",
+    "clean_up_asyncio",
+    "have_loop",
+    "open_loop",
+    "run_asyncio",
+    "statistic",
+]
 
 T = TypeVar("T")
 
@@ -53,14 +61,26 @@ def have_loop() -> bool:
 async def open_loop() -> AsyncIterator[None]:
     """Provide an asyncio loop to the body and to the tasks started in it; one that stands already is used.
 
-    Leaving the body cancels what still runs on the loop and waits for it.
+    Leaving the body cancels what still runs on the loop and waits for it. An exception of the body comes out as it is,
+    not inside the exception groups of the loop's own nurseries.
     """
     if have_loop():
         yield
         return
-    async with trio_asyncio.open_loop() as loop:
-        loop.set_exception_handler(_carry_on)
-        yield
+    body_error: BaseException | None = None
+    try:
+        async with trio_asyncio.open_loop() as loop:
+            loop.set_exception_handler(_carry_on)
+            try:
+                yield
+            except BaseException as error:
+                body_error = error
+                raise
+    except BaseExceptionGroup as group:
+        if body_error is None or _leaves(group) != _leaves(body_error):
+            raise
+    if body_error is not None:
+        raise body_error
 
 
 async def call_trio(function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -83,6 +103,13 @@ async def clean_up_asyncio(function: Callable[..., Awaitable[object]], *args: An
     """`run_asyncio` for clean-up that must happen in a cancelled scope too; ``function`` must not wait for a peer."""
     with trio.CancelScope(shield=True):
         await run_asyncio(function, *args)
+
+
+def _leaves(error: BaseException) -> set[int]:
+    """Which exceptions stand in ``error``, by identity; the loop copies groups, so those cannot be compared."""
+    if isinstance(error, BaseExceptionGroup):
+        return set().union(*map(_leaves, error.exceptions))
+    return {id(error)}
 
 
 def _carry_on(_loop: Any, context: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import sniffio
 
+from blockx_worker.client import run
 from blockx_worker.client.core import ClientOptions, Core, CoreWatch
 from blockx_worker.client.outputs import LineJoiner, Outputs, decode_line
 from blockx_worker.client.task import Task
@@ -54,7 +55,7 @@ class BlockingWorkerClient:
         self, task: Task, on_event: Callable[[WatchEvent], None] | None = None
     ) -> tuple[TaskResult, Outputs]:
         """Submit a task and own it until it ends: its result and outputs."""
-        return self._runner.run(self._core.run(task, on_event))
+        return self._runner.run(run.run(self._core, task, on_event))
 
     def watch(self, task_ids: Sequence[str], *, observe: bool = False) -> BlockingWatch:
         """Watch tasks: an iterator of events, to be closed by ``with`` or `BlockingWatch.close`."""

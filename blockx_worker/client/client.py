@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias
 import attrs
 import sniffio
 
+from blockx_worker.client import run
 from blockx_worker.client.blocking import BlockingWorkerClient
 from blockx_worker.client.core import ClientOptions, Core, CoreWatch
 from blockx_worker.client.outputs import LineJoiner, Outputs, decode_line
@@ -108,7 +109,7 @@ class WorkerClient:
         ``on_event`` sees what happens meanwhile. A broken connection is made again, with the same task. A task that
         fails is a result, not an exception.
         """
-        outcome: tuple[TaskResult, Outputs] = await self._run(self._core.run, task, on_event)
+        outcome: tuple[TaskResult, Outputs] = await self._run(run.run, self._core, task, on_event)
         return outcome
 
     def watch(self, task_ids: Sequence[str], *, observe: bool = False) -> Watch:

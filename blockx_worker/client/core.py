@@ -4,16 +4,13 @@ Rules and traps:
 
 * Every method is one coroutine, and a watch is an object with `next` and `close`, because under Trio each step runs in
   an asyncio task of its own; an async generator would be resumed from different tasks.
-* `run` owns its task. When the connection breaks it submits the same task again, which is safe: the worker answers a
-  known task_id with the task as it stands, and a restarted worker runs it again. Outputs seen before the break are
-  dropped, since another run may give others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -25,16 +22,11 @@ from grpclib.const import Cardinality
 from grpclib.protocol import H2Protocol
 
 from blockx_worker.client import convert
-from blockx_worker.client.errors import WorkerUnreachable, translated
-from blockx_worker.client.outputs import LineJoiner, Outputs
+from blockx_worker.client.errors import translated
 from blockx_worker.client.task import Task
-from blockx_worker.model.tasks import TaskResult, TaskSnapshot
+from blockx_worker.model.tasks import TaskSnapshot
 from blockx_worker.model.watch import (
     ResultPage,
-    TaskNotFound,
-    TaskOutputs,
-    TaskResulted,
-    TaskSnapshotted,
     WatchEvent,
     WorkerStatus,
 )
@@ -74,14 +66,14 @@ class Core:
 
     def __init__(self, address: str, options: ClientOptions) -> None:
         self.address = address
-        self._options = options
+        self.options = options
         host, port = _split(address)
         keepalive = keepalive_configuration(options.keepalive_time_s, options.keepalive_timeout_s)
         self._channel = _Channel(host, port, codec=Codec(), config=keepalive, ssl=options.tls)
 
     async def __aenter__(self) -> Self:
         with translated(self.address):
-            await asyncio.wait_for(self._channel.__connect__(), self._options.connect_timeout_s)
+            await asyncio.wait_for(self._channel.__connect__(), self.options.connect_timeout_s)
         return self
 
     async def __aexit__(
@@ -124,59 +116,10 @@ class Core:
         stream = self._open("WatchTasks", Cardinality.UNARY_STREAM, request, pb.TaskEvent, None)
         return CoreWatch(self.address, request, stream)
 
-    async def run(
-        self, task: Task, on_event: Callable[[WatchEvent], None] | None = None
-    ) -> tuple[TaskResult, Outputs]:
-        """Submit and own a task until it ends; comes back after a broken connection."""
-        give_up = asyncio.get_running_loop().time() + self._options.reconnect_s
-        pause_s = 0.1
-        while True:
-            try:
-                return await self._run_once(task, on_event or _ignore)
-            except WorkerUnreachable:
-                now = asyncio.get_running_loop().time()
-                if now >= give_up:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, 2.0)
-
-    async def _run_once(
-        self, task: Task, on_event: Callable[[WatchEvent], None]
-    ) -> tuple[TaskResult, Outputs]:
-        reply = await self.submit(task, self._options.run_wait_ms)
-        if reply.snapshot.result is not None:
-            return reply.snapshot.result, await self._outputs(task.task_id, reply)
-        joiner, lines = LineJoiner(), list[bytes]()
-        async with self.watch([task.task_id]) as watch:
-            while (event := await watch.next()) is not None:
-                on_event(event)
-                match event:
-                    case TaskOutputs(chunk=chunk):
-                        lines += joiner.feed(chunk.json_lines)
-                    case TaskResulted(result=result):
-                        return result, Outputs(lines)
-                    case TaskNotFound():
-                        break
-                    case TaskSnapshotted():
-                        pass
-        raise WorkerUnreachable(self.address, f"the worker lost task {task.task_id}")
-
-    async def _outputs(self, task_id: str, reply: SubmitReply) -> Outputs:
-        if reply.outputs is not None:
-            return Outputs(LineJoiner().feed(reply.outputs))
-        joiner, lines, offset = LineJoiner(), list[bytes](), 0
-        while True:
-            page = await self.result(task_id, offset)
-            if page.chunk is not None:
-                lines += joiner.feed(page.chunk.json_lines)
-            if page.next_offset >= page.output_bytes:
-                return Outputs(lines)
-            offset = page.next_offset
-
     async def _call(
         self, method: str, request: betterproto.Message, reply_type: type[R], extra_s: float = 0
     ) -> R:
-        timeout_s = self._options.request_timeout_s + extra_s
+        timeout_s = self.options.request_timeout_s + extra_s
         with translated(self.address):
             async with self._open(method, Cardinality.UNARY_UNARY, request, reply_type, timeout_s) as stream:
                 await stream.send_message(request, end=True)
@@ -198,7 +141,7 @@ class Core:
             type(request),
             reply_type,
             timeout=timeout_s,
-            metadata=self._options.metadata,
+            metadata=self.options.metadata,
         )
 
 
@@ -290,7 +233,3 @@ def _split(address: str) -> tuple[str, int]:
             f"the worker's address is {address[:100]!r}; accepted: host:port, such as 127.0.0.1:7420"
         )
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-
-
-def _ignore(_event: WatchEvent) -> None:
-    pass

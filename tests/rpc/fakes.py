@@ -124,6 +124,7 @@ class FakeWorkerApi:
         self.tasks: dict[str, FakeTask] = {}
         self.is_serving = True
         self.refuse_with: Exception | None = None
+        self.forget_after_submit = False
         self.wait_cancelled = trio.Event()
         self.cancel_reasons: list[str] = []
         self.watchers: list[tuple[tuple[str, ...], bool]] = []
@@ -181,6 +182,8 @@ class FakeWorkerApi:
                 self.wait_cancelled.set()
                 raise
         await trio.lowlevel.checkpoint()
+        if self.forget_after_submit:
+            del self.tasks[request.task_id]
         fits = task.ended and len(task.outputs) <= PAGE_BYTES
         return SubmitReply(snapshot=task.snapshot, outputs=task.outputs if fits else None)
 

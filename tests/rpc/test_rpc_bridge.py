@@ -9,6 +9,8 @@ import structlog
 import trio
 
 from blockx_worker import bridge
+from blockx_worker.rpc.config import RpcConfig
+from blockx_worker.rpc.server import serve
 from tests.rpc.fakes import FakeWorkerApi
 from tests.rpc.serving import serving, with_official
 
@@ -92,6 +94,30 @@ async def test_an_inner_open_loop_uses_the_outer_one() -> None:
         async with bridge.open_loop():
             assert await bridge.run_asyncio(loop) is outer
         assert await bridge.run_asyncio(loop) is outer
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("plain"), ExceptionGroup("of the body", [ValueError(), KeyError()])]
+)
+async def test_an_error_of_the_body_comes_out_as_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        async with bridge.open_loop():
+            raise error
+    assert caught.value is error
+
+
+async def test_a_cancelled_body_ends_quietly() -> None:
+    with trio.move_on_after(0) as scope:
+        async with bridge.open_loop():
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_an_address_that_is_taken_is_an_os_error() -> None:
+    api = FakeWorkerApi()
+    async with serving(api) as address:
+        with pytest.raises(OSError, match="address already in use"):
+            await serve(api, RpcConfig(port=int(address.rpartition(":")[2])))
 
 
 async def test_an_error_in_a_callback_is_counted_and_the_server_still_answers() -> None:
