@@ -4,6 +4,8 @@ Rules:
 
 * A change counts once two looks in a row have seen the same file state (inode, times, size), so that a half-written
   file, or one that an editor is just replacing, is not taken. The first look of all takes everything as it is.
+* File times are coarse (often 4 ms), and two writes within one tick look alike, so the text is read once more at the look
+  after the one that took it.
 * A file that cannot be read, decoded or compiled keeps its last good version; a file that is gone is gone.
 * A folder that cannot be listed keeps all that was known below it.
 * Symbolic links, hidden entries and entries that begin with ``_`` are no functions (``__init__.py`` is looked at only
@@ -14,6 +16,7 @@ Everything here blocks: it runs in a thread, and in one at a time.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -43,6 +46,8 @@ class Look:
 @attrs.define
 class _File:
     signature: Signature
+    text_hash: bytes = b""
+    confirmed: bool = False
     module: Module | None = None
     problem: FunctionProblem | None = None
 
@@ -91,6 +96,9 @@ class FolderScanner:
         known, now = self._files.get(path), listing.files.get(path)
         if (known.signature if known is not None else None) == now or (now is None and _below(path, listing)):
             self._unsettled.pop(path, None)
+            if known is not None and now is not None and not known.confirmed:
+                self._load(path, now)
+                known.confirmed = True
         elif not self._first and (path not in self._unsettled or self._unsettled[path] != now):
             self._unsettled[path] = now
         elif now is None:
@@ -106,14 +114,20 @@ class FolderScanner:
             after = _signature((self._root / path).stat(follow_symlinks=False))
         except OSError as error:
             file.problem = FunctionProblem(path=_shown(path), reason=f"cannot be read: {error.strerror}")
+            file.text_hash = b""
         else:
             if after != signature and not self._first:
                 self._unsettled[path] = after  # changed under our eyes; the next look decides
                 return
             self._inspect(path, file, content)
         file.signature = signature
+        file.confirmed = False
 
     def _inspect(self, path: str, file: _File, content: bytes) -> None:
+        text_hash = hashlib.sha256(content).digest()
+        if text_hash == file.text_hash:
+            return
+        file.text_hash = text_hash
         try:
             file.module = read_module(path, content)
             file.problem = None

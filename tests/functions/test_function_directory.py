@@ -8,7 +8,7 @@ import structlog
 import trio
 import trio.testing
 
-from blockx_worker.functions import DirectoryFunctionProvider, load_directory
+from blockx_worker.functions import DirectoryFunctionProvider, load_directory, scanner
 from blockx_worker.ports import StepFailed
 from tests.plugins.helpers import TrioThreads
 
@@ -87,6 +87,33 @@ async def test_a_change_counts_only_when_two_looks_saw_the_same(folder) -> None:
     assert not await folder.provider.refresh()
     new = folder.provider.current()
     assert new.code(new.resolve("m.f").digest).files == {"m.py": "def f(): return 2"}
+
+
+async def test_a_second_change_with_the_same_times_and_size_is_seen(folder, monkeypatch) -> None:
+    monkeypatch.setattr(scanner, "_signature", lambda stat: (0, 0, 0, stat.st_size))
+    folder.write("m.py", "def f(): return 1")
+    await folder.look()
+    folder.write("m.py", "def f(): return 2")
+    view = await folder.look()
+    assert view.code(view.resolve("m.f").digest).files == {"m.py": "def f(): return 2"}
+
+
+async def test_a_file_that_cannot_be_read_keeps_its_last_good_version(folder, monkeypatch) -> None:
+    path = folder.write("m.py", "def f(): return 1")
+    await folder.look()
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        os.utime(path, ns=(2, 2))
+        view = await folder.look()
+    assert view.function_ids == ("m.f",)
+    assert [str(p) for p in view.problems()] == ["m.py: cannot be read: Permission denied"]
+    os.utime(path, ns=(1, 1))
+    view = await folder.look()
+    assert (view.function_ids, view.problems()) == (("m.f",), ())
 
 
 async def test_a_file_that_is_just_being_replaced_does_not_disappear(folder) -> None:
