@@ -6,6 +6,7 @@ a *bad row*: a failure that names the output, the row in it and the column, so t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ class OutputCursor:
 def read_output(index: int, line: bytes) -> list[Row]:
     """The rows of one output; StepFailed for a bad row."""
     try:
-        value = _decode(line)
+        value = _value(line)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise plugin_failed(f"bad row: output {index}: its JSON cannot be read: {error}") from None
     if isinstance(value, dict):
@@ -92,6 +93,17 @@ def block_of(row: Row, blocks: tuple[int, int]) -> int:
 def show(value: object) -> str:
     """A value as JSON text, shortened."""
     return shorten(msgspec.json.encode(value).decode())
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return _decode(line)
+    except msgspec.ValidationError:
+        # The fast decoder counts a minus sign as a digit, so a negative int of full length gets a second chance. The
+        # other one takes what no row may hold, infinities and lone surrogates; writing it out again finds them.
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        return value
 
 
 def _checked(row: Row) -> Row:
