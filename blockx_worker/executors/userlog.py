@@ -13,6 +13,8 @@ __all__ = ["UserLog"]
 
 log = get_logger("blockx.user")
 
+_MAX_RAW_CHARS = 8 * 1024  # as long as the SDK lets a line be
+
 
 class UserLog:
     """Takes the lines of the executors' stdout and stderr.
@@ -29,19 +31,23 @@ class UserLog:
     def line(self, executor_id: str, stream: str, line: bytes) -> None:
         """Log one line without its newline."""
         parsed = parse_log_line(line)
-        if parsed is not None:
-            log.info(
-                "user_output",
-                task_id=parsed.task_id,
-                call_id=parsed.call_id,
-                executor_id=executor_id,
-                stream=parsed.stream,
-                text=parsed.text,
-            )
-        elif line.strip() and self._admit(executor_id):
-            log.info(
-                "executor_output", executor_id=executor_id, stream=stream, text=line.decode(errors="replace")
-            )
+        if parsed is None:
+            self._raw(executor_id, stream, line.decode(errors="replace"))
+            return
+        self._raw(executor_id, stream, parsed.raw_before)
+        log.info(
+            "user_output",
+            task_id=parsed.task_id,
+            call_id=parsed.call_id,
+            executor_id=executor_id,
+            stream=parsed.stream,
+            text=parsed.text,
+            **({"user_level": parsed.level} if parsed.level else {}),
+        )
+
+    def _raw(self, executor_id: str, stream: str, text: str) -> None:
+        if text.strip() and self._admit(executor_id):
+            log.info("executor_output", executor_id=executor_id, stream=stream, text=_cut(text))
 
     def _admit(self, executor_id: str) -> bool:
         second = int(self._now_s())
@@ -60,3 +66,9 @@ class UserLog:
 class _Window:
     second: int
     count: int = 0
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_RAW_CHARS:
+        return text
+    return f"{text[:_MAX_RAW_CHARS]}… ({len(text) - _MAX_RAW_CHARS} more characters)"

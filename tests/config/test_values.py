@@ -123,3 +123,10 @@ def test_passwords_are_masked(text, shown):
 )
 def test_texts_without_secrets_stay_as_they_are(text):
     assert redact_url(text) == text
+
+
+@pytest.mark.parametrize("piece", ["y", "://", "a://b:", "a://b:c@", "password=", "://x:@"])
+def test_masking_a_long_text_takes_time_in_proportion(piece):
+    """A function may print anything; if this were quadratic, the test would run for hours."""
+    text = piece * (4_000_000 // len(piece))
+    assert len(redact_url(text)) <= len(text)
