@@ -13,6 +13,7 @@ fresh:
     python protos/generate.py --check
     python docs/generate_states.py --check
     python docs/generate_config.py --check
+    python docs/generate_errors.py --check
 
 # All tests; `just test tests/core -k slot` runs some
 test *args:
@@ -26,6 +27,7 @@ protos:
 docs:
     python docs/generate_states.py
     python docs/generate_config.py
+    python docs/generate_errors.py
 
 # Throughput and latency beside the peers, interleaved in one run; writes docs/benchmarks.md
 bench *args:
