@@ -29,6 +29,7 @@ from blockx_worker.ports import (
     StepFailed,
     Threads,
     WriterContext,
+    WriteStopped,
 )
 from blockx_worker.telemetry.log import get_logger
 
@@ -214,6 +215,8 @@ async def _guard(
         return await work()
     except StepFailed as failed:
         return PhaseOutcome(failure=TaskFailure(code=failed.code, message=failed.message))
+    except WriteStopped:  # its task has ended: the core drops this outcome
+        return PhaseOutcome(failure=TaskFailure(code=code, message="the writer was refused leave to commit"))
     except Exception as error:
         log.exception("phase_defect", task_id=runtime.request.task_id, code=code)
         message = f"internal error ({type(error).__name__}: {error}); the worker's log has the traceback"

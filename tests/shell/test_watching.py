@@ -31,7 +31,7 @@ async def test_phases_progress_outputs_then_the_result_then_the_end(autojump_clo
         async with harness.api.watch(["t"], observe=False) as cursor:
             while (news := await cursor.next()) is not None:
                 events += news
-    phases = [e.snapshot.phase for e in events if isinstance(e, TaskSnapshotted)]
+    phases = [e.snapshot.phase for e in events if isinstance(e, TaskSnapshotted) and e.snapshot.phase]
     assert phases == sorted(phases, key=lambda phase: list(TaskPhase).index(phase))
     assert {TaskPhase.CALLS, TaskPhase.DONE} <= set(phases)
     progress = [e.progress.succeeded for e in events if isinstance(e, TaskSnapshotted) and e.progress]
