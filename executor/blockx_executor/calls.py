@@ -68,7 +68,7 @@ class Call(msgspec.Struct, eq=False):
     next_signal_ns: int = 0
     reporting: bool = False
     error: BaseException | None = None
-    partial_lines: dict[str, str] | None = None
+    partial_lines: dict[str, str | None] | None = None
 
     @property
     def name(self) -> str:

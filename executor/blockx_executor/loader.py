@@ -126,8 +126,8 @@ class Loader:
 
 
 def _load(source: FunctionCodeResult, digest: str, function_id: str) -> LoadedCode:
-    short = re.sub(r"\W", "_", digest.rpartition(":")[2])[:12]
-    filename = f"{source.main} [{short}]"
+    name = _free_name(MODULE_PREFIX + re.sub(r"\W", "_", digest.rpartition(":")[2])[:12])
+    filename = f"{source.main} [{name.removeprefix(MODULE_PREFIX)}]"
     text = source.files.get(source.main)
     if text is None or len(source.files) != 1:
         names = ", ".join(source.files) or "none"
@@ -140,7 +140,7 @@ def _load(source: FunctionCodeResult, digest: str, function_id: str) -> LoadedCo
             ),
         )
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    module = types.ModuleType(_free_name(MODULE_PREFIX + short))
+    module = types.ModuleType(name)
     module.__file__ = filename
     failure = _import(module, text, filename, function_id)
     return LoadedCode(filename, None if failure else module, failure)

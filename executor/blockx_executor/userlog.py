@@ -44,7 +44,7 @@ class LogWriter:
         self._dropped = 0
         self._torn = False
         self._stalled = False
-        self._loose: dict[str, str] = {}
+        self._loose: dict[str, str | None] = {}
         self._lock = threading.RLock()  # a destructor that prints may run inside a write
         self._room = select.poll()
         self._room.register(descriptor, select.POLLOUT)
@@ -81,7 +81,8 @@ class LogWriter:
         """Write what ``call`` left unfinished."""
         partial, call.partial_lines = call.partial_lines, None
         for stream, text in (partial or {}).items():
-            self._emit_locked(call, stream, text, None)
+            if text is not None:
+                self._emit_locked(call, stream, text, None)
 
     def report_dropped(self) -> None:
         """Say how many lines were dropped, as soon as the limit allows a line. Never waits."""
@@ -96,15 +97,23 @@ class LogWriter:
     def _write_lines(self, call: Call | None, stream: str, text: str) -> None:
         with self._lock:
             partial = self._partial(call)
-            *lines, rest = (partial.pop(stream, "") + text).split("\n")
+            begun = partial.pop(stream, "")
+            if begun is None:
+                _, ended, text = text.partition("\n")
+                if not ended:
+                    partial[stream] = None
+                    return
+            *lines, rest = ((begun or "") + text).split("\n")
             for line in lines:
                 self._emit(call, stream, line, None)
             if len(rest) > _MAX_LINE_CHARS:
                 self._emit(call, stream, rest, None)
+                partial[stream] = None
             elif rest:
                 partial[stream] = rest
 
-    def _partial(self, call: Call | None) -> dict[str, str]:
+    def _partial(self, call: Call | None) -> dict[str, str | None]:
+        """Unfinished lines by stream; None where a line was written before its end and its rest is dropped."""
         if call is None:
             return self._loose
         if call.partial_lines is None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -62,37 +62,20 @@ def command(socket_path: Path, *flags: str) -> list[str]:
 class ExecutorDriver:
     """One executor and the worker's end of its link. Calls to unknown digests are answered from ``sources``."""
 
-    def __init__(self, folder: Path, *flags: str, attach: bool = True) -> None:
+    def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.link = link
+        self.process = process
+        self.folder = folder
         self.sources: dict[str, str] = {}
         self.code_requests: list[CallWaiting] = []
         self.answers_code = True
         self.attempts: dict[str, int] = {}
         self.heartbeats: list[Heartbeat] = []
         self.others: list[CallCompleted | CallFailed | CallWaiting] = []
-        self.box_path = folder / "blackbox"
-        self.box_path.write_bytes(bytes(BLACKBOX_BYTES))
-        self._numbers = iter(range(1, 1_000_000))
+        self._numbers = itertools.count(1)
         self._frames = FrameDecoder()
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(FromExecutor).decode
-        path = folder / "link"
-        self._stdout = (folder / "stdout").open("w+b")
-        self._stderr = (folder / "stderr").open("w+b")
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen()
-            listener.settimeout(WAIT_S)
-            defaults = ("--blackbox", str(self.box_path), "--parent-pid", str(os.getpid()))
-            self.process = subprocess.Popen(
-                command(path, *defaults, *flags),
-                stdout=self._stdout,
-                stderr=self._stderr,
-                start_new_session=True,
-            )
-            self.link, _ = listener.accept()
-        path.unlink()
-        if attach:
-            self.wait_for(lambda: self.heartbeats)
 
     @property
     def pid(self) -> int:
@@ -166,7 +149,9 @@ class ExecutorDriver:
         if error is not None:
             payload = ResumeCallPayload(resume_kind="function_code", error=error)
         else:
-            result = self._encode(FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py"))
+            result = self._encode(
+                FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py")
+            )
             payload = ResumeCallPayload(resume_kind="function_code", result=msgspec.Raw(result))
         self.send(ResumeCall(waiting.call_id, waiting.request_id, payload))
 
@@ -242,37 +227,61 @@ class ExecutorDriver:
     # --- seen from outside --------------------------------------------------------------------------------------
 
     def blackbox(self) -> BlackBoxReading:
-        return read_blackbox(self.box_path.read_bytes())
+        return read_blackbox((self.folder / "blackbox").read_bytes())
 
     def log_lines(self) -> list[UserLogLine]:
         """All records of user output until now."""
-        parsed = map(parse_log_line, Path(self._stdout.name).read_bytes().splitlines())
+        parsed = map(parse_log_line, (self.folder / "stdout").read_bytes().splitlines())
         return [line for line in parsed if line is not None]
 
-    def raw_output(self) -> bytes:
-        return Path(self._stdout.name).read_bytes()
-
     def stderr(self) -> str:
-        return Path(self._stderr.name).read_text(errors="replace")
+        return (self.folder / "stderr").read_text(errors="replace")
 
     def wait_exit(self) -> int:
         return self.process.wait(WAIT_S)
 
     def close(self) -> None:
         self.link.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.wait(WAIT_S)
-        self._stdout.close()
-        self._stderr.close()
+
+
+def start(folder: Path, *flags: str, stdout: int | None = None) -> ExecutorDriver:
+    """Start an executor whose files are in ``folder``; it has connected, and not said a word."""
+    (folder / "blackbox").write_bytes(bytes(BLACKBOX_BYTES))
+    path = folder / "link"
+    own = ("--blackbox", str(folder / "blackbox"), "--parent-pid", str(os.getpid()))
+    with (
+        listening(path) as listener,
+        (folder / "stdout").open("wb") as output,
+        (folder / "stderr").open("wb") as errors,
+    ):
+        process = subprocess.Popen(
+            command(path, *own, *flags),
+            stdout=output if stdout is None else stdout,
+            stderr=errors,
+            start_new_session=True,
+        )
+        link, _ = listener.accept()
+    return ExecutorDriver(link, process, folder)
+
+
+def listening(path: Path) -> socket.socket:
+    """A listener at ``path``."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    listener.settimeout(WAIT_S)
+    return listener
 
 
 @contextlib.contextmanager
-def running_executor(*flags: str, attach: bool = True) -> Iterator[ExecutorDriver]:
-    """An executor in a folder of its own (socket paths are short, so not pytest's)."""
+def running_executor(*flags: str, stdout: int | None = None) -> Iterator[ExecutorDriver]:
+    """An attached executor in a folder of its own (socket paths are short, so not pytest's)."""
     with tempfile.TemporaryDirectory(prefix="bx-") as folder:
-        driver = ExecutorDriver(Path(folder), *flags, attach=attach)
+        driver = start(Path(folder), *flags, stdout=stdout)
         try:
+            driver.wait_for(lambda: driver.heartbeats)
             yield driver
         finally:
             driver.close()

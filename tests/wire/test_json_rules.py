@@ -191,7 +191,7 @@ def test_nesting_has_a_limit_both_ways() -> None:
 
 def test_many_brackets_are_not_depth() -> None:
     """A wide value, and brackets inside strings."""
-    wide = [[] for _ in range(1000)] + ["[[" * 500]
+    wide: list[object] = [[] for _ in range(1000)] + ["[[" * 500]
     assert decode_args(json.dumps(wide).encode()) == wide
 
 

@@ -39,7 +39,7 @@ class BlackBoxReading(NamedTuple):
     loading: bool
 
 
-def read_blackbox(page: bytes) -> BlackBoxReading:
+def read_blackbox(page: bytes | bytearray | memoryview) -> BlackBoxReading:
     """What ``page`` says; all zero while the executor has not started. `ValueError` for a page of another kind."""
     if len(page) < _WORDS.size:
         raise ValueError(f"A black box page has at least {_WORDS.size} bytes, this one has {len(page)}.")
