@@ -7,9 +7,10 @@ Who is charged when an executor is lost:
 
 1. the call for which we ordered the kill, as `EXECUTOR_WEDGED`;
 2. nobody after a SIGKILL that we did not send (the kernel was out of memory; the victim tells nothing);
-3. else the call that owned the main thread, as `EXECUTOR_LOST`; all aboard when none is known.
+3. else the call that owned the main thread, as `EXECUTOR_LOST`; nobody when none is known.
 
-The others are innocent and go back at once, uncharged, up to ``max_uncharged_losses`` times.
+The others are innocent and go back at once, uncharged, up to ``max_uncharged_losses`` times. That also bounds a call
+that kills without a trace (by what it left behind, say), and its neighbours do not run out of attempts before it.
 """
 
 from __future__ import annotations
@@ -152,9 +153,7 @@ def _charged(executor: Executor, event: ExecutorLost, lost: AttemptFailure) -> d
     if event.exit_code == _SIGKILL_EXIT and not event.killed_by_us:
         return {}
     owner = executor.bound(event.running_call_no)
-    if owner is not None:
-        return {owner.call_no: lost}
-    return {call.call_no: lost for call in executor.aboard.values()}
+    return {} if owner is None else {owner.call_no: lost}
 
 
 def _attempt_failed(

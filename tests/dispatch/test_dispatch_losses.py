@@ -47,11 +47,12 @@ def test_a_call_that_kills_again_and_again_fails() -> None:
     assert "exec-2" in listed.message
 
 
-def test_all_pay_when_none_is_known() -> None:
-    """Else a call that kills without a trace would be tried for ever."""
+def test_nobody_pays_when_none_is_known() -> None:
+    """A call that kills without a trace is bounded by the end of its innocence, and costs its neighbours nothing."""
     talk = _two_aboard()
-    retries = of(talk.lose("exec-0", exit_code=1), ArmCallRetry)
-    assert [retry.call_id for retry in retries] == ["t/0", "t/1"]
+    assert talk.lose("exec-0", exit_code=1) == []
+    talk.attach("exec-1")
+    assert dispatched(talk.turns()) == {"exec-1": ["t/0", "t/1"]}
 
 
 def test_a_black_box_that_names_a_foreign_call_proves_nothing() -> None:
@@ -60,7 +61,7 @@ def test_a_black_box_that_names_a_foreign_call_proves_nothing() -> None:
     lost = ExecutorLost(
         executor_id="exec-0", message="exit 1", exit_code=1, killed_by_us=False, running_call_no=99
     )
-    assert len(of(talk.say(lost), ArmCallRetry)) == 2
+    assert talk.say(lost) == []
 
 
 def test_a_kill_from_outside_charges_nobody() -> None:
