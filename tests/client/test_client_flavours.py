@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from blockx_worker.client import (
     BlockingWorkerClient,
@@ -262,8 +263,10 @@ async def test_a_cancelled_watch_says_that_it_cannot_go_on() -> None:
     async with serving(api) as address, WorkerClient.connect(address) as client:
         watch = client.watch(["t1"])
         await anext(watch)
-        with trio.move_on_after(0.01):
-            await anext(watch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.__anext__)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
         await api.detached.wait()
         with pytest.raises(RuntimeError, match="open another one"):
             await anext(watch)
