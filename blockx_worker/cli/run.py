@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from blockx_worker.cli.errors import CommandFailed
 from blockx_worker.cli.options import settings_options
 from blockx_worker.cli.settings import load
-from blockx_worker.telemetry import configure_logging
 
 __all__ = ["run"]
 
@@ -25,19 +23,6 @@ def run(profile: str | None, config_file: Path | None, **flags: object) -> None:
     skips the waiting.
     """
     loaded = load(profile, config_file, flags)
-    configure_logging(loaded.settings.log.format, loaded.settings.log.level)
     from blockx_worker.app import run as run_worker  # noqa: PLC0415 - a bad configuration is told before all imports
 
-    try:
-        code = run_worker(loaded)
-    except* OSError as group:
-        raise CommandFailed(f"the worker cannot run: {_first(group)}") from None
-    sys.exit(code)
-
-
-def _first(group: BaseExceptionGroup[OSError]) -> OSError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, OSError)
-    return error
+    sys.exit(run_worker(loaded))

@@ -120,10 +120,7 @@ def _describe_result(result: TaskResult) -> Iterator[str]:
 def _describe_failure(failure: TaskFailure) -> Iterator[str]:
     yield from _indented(failure.message, "  ")
     if failure.call_id:
-        what = f"  call {failure.call_id}"
-        yield f"{what} of {failure.function_id}" if failure.function_id else what
-    if failure.args_preview:
-        yield f"  arguments: {failure.args_preview}"
+        yield f"  call: {failure.call_id} of {failure.function_id}, arguments: {failure.args_preview}"
     if failure.stack:
         yield "  where:"
         yield from _indented(failure.stack, "    ")

@@ -30,6 +30,7 @@ from blockx_worker.client import (
 )
 from blockx_worker.config import is_loopback, parse_address
 from blockx_worker.config.targets import absolute_sqlite
+from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import CallFailurePolicy, TaskResult, TaskState
 from blockx_worker.ports import SubmitReply
 
@@ -245,10 +246,17 @@ def _run(options: Common, task: Task, output: str | None) -> None:
         if result is None:
             click.echo(f"left before the end of task {task.task_id}", err=True)
             sys.exit(Exit.INTERRUPTED)
-        delivered = result.state is TaskState.SUCCEEDED or result.output_count > 0
-        if delivered and isinstance(task.handler, ReturnValueResultHandler):
+        if isinstance(task.handler, ReturnValueResultHandler) and _is_complete(task, result):
             spool.finish()
     sys.exit(report(result, as_json=bool(options.as_json)))
+
+
+def _is_complete(task: Task, result: TaskResult) -> bool:
+    """Whether there is an output for every call: also after failures, if all calls were asked for."""
+    if result.state is TaskState.SUCCEEDED:
+        return True
+    collected = task.call_failure_policy is CallFailurePolicy.COLLECT_ALL
+    return collected and result.failure is not None and result.failure.code is TaskFailureCode.CALLS_FAILED
 
 
 def _hand_over(address: str, task: Task, *, as_json: bool) -> None:

@@ -67,8 +67,7 @@ def test_a_failure_tells_what_where_why_and_what_to_do():
     for part in (
         "task t-2 FAILED, CALLS_FAILED",
         "KeyError: 'topics'",
-        "call t-2/17 of transfers.transfer",
-        'arguments: [{"block_number":3}]',
+        'call: t-2/17 of transfers.transfer, arguments: [{"block_number":3}]',
         '    File "transfers.py", line 12, in transfer',
         "    log = {'block_number': 3}",
         "100 succeeded, 100 failed, 0 cancelled, of 200",

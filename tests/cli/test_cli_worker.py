@@ -140,8 +140,9 @@ def test_a_failed_task_is_exit_code_1_and_tells_why(worker):
     assert json.loads(result.stdout.splitlines()[-1])["failure"]["code"] == "CALLS_FAILED"
 
 
-def test_a_failed_task_without_outputs_leaves_the_old_file(worker, tmp_path):
+def test_a_task_that_stopped_at_its_first_failure_leaves_the_old_file(worker, tmp_path):
     (tmp_path / "out.jsonl").write_text("old\n")
+    worker.api.outputs = b"1\nnull\nnull\n"
     worker.api.state = TaskState.FAILED
     worker.api.result = {"failure": FAILURE}
     assert submit(worker, *CALLS, "--output", str(tmp_path / "out.jsonl")).exit_code == 1
