@@ -87,6 +87,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 async def _main(settings: Settings) -> int:
+    _remove_ready_file(settings)  # one that a killed worker has left would be taken for ours
     with RuntimeDirectory(settings.runtime_dir) as places:
         for stale in places.removed:
             log.info("stale_directory_removed", path=str(stale))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from typing import Self
 
 __all__ = ["SilentProxy"]
 
@@ -21,7 +22,7 @@ class SilentProxy:
         self._listener = socket.create_server((host, 0))
         self.address = "{}:{}".format(*self._listener.getsockname()[:2])
 
-    def __enter__(self) -> SilentProxy:
+    def __enter__(self) -> Self:
         self._start(self._accept)
         return self
 

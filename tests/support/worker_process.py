@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 __all__ = ["WorkerProcess", "alive", "eventually", "executor_pids"]
 
@@ -48,7 +48,7 @@ class WorkerProcess:
         self.process: subprocess.Popen[bytes]
         self.address = ""
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
