@@ -165,17 +165,17 @@ class Engine:
 
     def _run(self, call: Call) -> None:
         """Run ``call`` from its start to its terminal frame; entered and left with the lock."""
-        payload = call.payload
+        digest, selector = call.payload.function_code_digest, call.payload.entry_selector
         call.state = CallState.RUNNING
-        code = self._loader.get(payload.function_code_digest)
+        code = self._loader.get(digest)
         if code is None:
-            if not self._loader.knows(
-                payload.function_code_digest
-            ):  # evicted since it was put into the queue
+            if not self._loader.knows(digest):  # evicted since the call was put into the queue
                 self._inbox.await_code(call)
                 return
             code = self._load(call)
-        entry = code.entries.get(payload.entry_selector) or code.entry(payload.entry_selector)
+        entry = code.entries.get(selector)
+        if entry is None:
+            entry = code.entry(selector)
         if type(entry) is Failure:
             self._finish_failed(call, entry)
         elif call.stop is not None:  # cancelled while its code was loaded

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from typing import Final, NoReturn
@@ -25,6 +26,7 @@ __all__ = ["Link", "LinkLost", "MalformedFrame", "leave"]
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RECEIVE_ROUNDS: Final = 8
+_DEEPER: Final = 4
 _CONGESTED_BYTES: Final = 1024 * 1024
 
 
@@ -87,18 +89,31 @@ class Link:
         for _ in range(_RECEIVE_ROUNDS):
             data = self._receive()
             try:
-                for body in self._frames.feed(data):
-                    messages.append(self._decode(body))
+                messages += map(self._read, self._frames.feed(data))
             except FrameError as error:
                 raise MalformedFrame(str(error)) from None
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                shown = body[:120].decode("utf-8", "backslashreplace")
-                raise MalformedFrame(
-                    f"A frame of {len(body)} bytes is not a message: {error}. {shown!r}"
-                ) from None
             if len(data) < _RECEIVE_BYTES:
                 break
         return messages
+
+    def _read(self, body: bytes) -> ToExecutor:
+        try:
+            return self._decode(body)
+        except RecursionError:
+            return self._read_deep(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise _malformed(body, error) from None
+
+    def _read_deep(self, body: bytes) -> ToExecutor:
+        """Arguments that nest very deep must fail their call, not this process: read once more with a higher limit."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit * _DEEPER)
+        try:
+            return self._decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _malformed(body, error) from None
+        finally:
+            sys.setrecursionlimit(limit)
 
     def wait(self, timeout_ms: float | None) -> None:
         """Wait, with the lock released, for something to read, or for room when something is unsent."""
@@ -136,6 +151,11 @@ class Link:
         if not data:
             raise LinkLost("the worker closed the connection")
         return data
+
+
+def _malformed(body: bytes, error: Exception) -> MalformedFrame:
+    shown = body[:120].decode("utf-8", "backslashreplace")
+    return MalformedFrame(f"A frame of {len(body)} bytes is not a message: {error}. {shown!r}")
 
 
 def leave(code: int, sentence: str) -> NoReturn:

@@ -17,6 +17,7 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from blockx_executor.calls import Call
@@ -51,31 +52,11 @@ class LogWriter:
 
     def write(self, stream: str, text: str) -> None:
         """Write the lines of ``text``; an unfinished one waits for its rest."""
-        main = self._main
-        if threading.get_ident() != main.ident:
-            self._write_lines(None, stream, text)
-        elif main.masked:  # while a module is imported
-            self._write_lines(main.running, stream, text)
-        else:
-            main.masked = True
-            try:
-                self._write_lines(main.running, stream, text)
-            finally:
-                main.unmask()
+        self._undisturbed(lambda call: self._write_lines(call, stream, text))
 
     def write_record(self, level: str, text: str) -> None:
         """Write one log record, which may have several lines."""
-        main = self._main
-        if threading.get_ident() != main.ident:
-            self._emit_locked(None, "logging", text, level)
-        elif main.masked:
-            self._emit_locked(main.running, "logging", text, level)
-        else:
-            main.masked = True
-            try:
-                self._emit_locked(main.running, "logging", text, level)
-            finally:
-                main.unmask()
+        self._undisturbed(lambda call: self._emit_locked(call, "logging", text, level))
 
     def finish(self, call: Call) -> None:
         """Write what ``call`` left unfinished."""
@@ -92,7 +73,19 @@ class LogWriter:
             finally:
                 self._lock.release()
 
-    # --- below: masked or on another thread ---------------------------------------------------------------------
+    def _undisturbed(self, write: Callable[[Call | None], None]) -> None:
+        """Run ``write`` with the call that asks, masked; a user's thread has no call, and nothing interrupts it."""
+        main = self._main
+        if threading.get_ident() != main.ident:
+            write(None)
+        elif main.masked:  # while a module is imported
+            write(main.running)
+        else:
+            main.masked = True
+            try:
+                write(main.running)
+            finally:
+                main.unmask()
 
     def _write_lines(self, call: Call | None, stream: str, text: str) -> None:
         with self._lock:
