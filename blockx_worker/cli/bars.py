@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TaskID,
@@ -41,12 +40,13 @@ class BarProgress:
         """Move the bar of this task."""
         row = self._rows.get(snapshot.task_id)
         if row is None:
-            row = self._bars.add_task("", total=None, task=snapshot.task_id, failed="")
+            row = self._bars.add_task("", total=None, task=snapshot.task_id, count="", failed="")
             self._rows[snapshot.task_id] = row
         if progress is not None:
             failed = f"{progress.failed} failed" if progress.failed else ""
             done = progress.succeeded + progress.failed
-            self._bars.update(row, total=progress.total, completed=done, failed=failed)
+            count = f"{done:,} of {'?' if progress.total is None else f'{progress.total:,}'}"
+            self._bars.update(row, total=progress.total, completed=done, count=count, failed=failed)
         self._bars.update(row, description=_description(snapshot))
 
 
@@ -58,7 +58,7 @@ def open_bars(console: Console | None = None) -> Iterator[BarProgress]:
         TextColumn("{task.fields[task]}", style="bold", markup=False),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}"),
         TextColumn("{task.fields[failed]}", style="red"),
         TimeElapsedColumn(),
     )

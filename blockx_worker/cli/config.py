@@ -22,9 +22,9 @@ __all__ = ["config"]
 @settings_options
 @json_option
 def config(profile: str | None, config_file: Path | None, *, as_json: bool, **flags: object) -> None:
-    """Print every setting with its value and origin; takes the flags of `run`.
+    """Print every setting with its value and origin.
 
-    Nothing is started. Passwords are masked.
+    Takes the flags of `run`. Nothing is started. Passwords are masked.
     """
     loaded = load(profile, config_file, flags)
     rows = list(_rows(loaded))

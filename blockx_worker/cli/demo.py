@@ -56,9 +56,9 @@ SHOWN_CHARS = 20
     help="Folder to make or to use again.",
 )
 def demo(folder: Path) -> None:
-    """Show everything once: a worker, a task that writes rows, a task that returns values.
+    """Show everything once, in a few seconds.
 
-    All data is synthetic and lies in one folder. Running it again is safe. It takes a few seconds.
+    A worker, a task that writes rows, a task that returns values. All data is synthetic and lies in one folder. Running it again is safe.
     """
     signal.signal(signal.SIGTERM, _exit)  # the worker is stopped then, too
     _heading("1. A synthetic chain", "made from a seed; nothing in it ever happened")

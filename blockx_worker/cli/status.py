@@ -24,7 +24,10 @@ __all__ = ["status"]
 @json_option
 @click.argument("task_ids", metavar="[TASK_ID]...", nargs=-1)
 def status(address: str, task_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the worker: slots, executors, stages and tasks; or only the given tasks."""
+    """Show the worker, or only the given tasks.
+
+    Of the worker: slots, executors, stages, tasks, and events that came too late.
+    """
 
     async def work(client: WorkerClient) -> list[tuple[str, bytes]]:
         if not task_ids:

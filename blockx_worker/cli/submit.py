@@ -164,9 +164,9 @@ def table(
     output: str | None,
     **common: Any,
 ) -> None:
-    """Call a function for every row of block tables, and write what it returns.
+    """Call a function for every row of block tables.
 
-    The function gets one row; it returns a row, a list of rows, or None.
+    What it returns is written to a database, or comes back with --output. The function gets one row; it returns a row, a list of rows, or None.
     """
     if (target is None) == (output is None):
         raise click.UsageError(

@@ -47,9 +47,9 @@ def result(address: str, task_id: str, output: str | None, *, as_json: bool) -> 
 @json_option
 @click.argument("task_ids", metavar="TASK_ID...", nargs=-1, required=True)
 def cancel(address: str, task_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Cancel tasks, or give leased slots back; running code is stopped.
+    """Cancel tasks, or give leased slots back.
 
-    Cancelling a task that has ended changes nothing.
+    Running code is stopped. Cancelling a task that has ended changes nothing.
     """
 
     async def work(client: WorkerClient) -> None:

@@ -25,9 +25,9 @@ __all__ = ["watch"]
 @json_option
 @click.argument("task_ids", metavar="[TASK_ID]...", nargs=-1)
 def watch(address: str, task_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Watch tasks until all have ended; without ids, all that run now.
+    """Watch tasks until all have ended.
 
-    Watching changes nothing: leaving with Ctrl-C cancels no task. Exit code 0 if all succeeded, 1 if one did not, 2 if
+    Without ids these are all that are leased or running now. Watching changes nothing: leaving with Ctrl-C cancels no task. Exit code 0 if all succeeded, 1 if one did not, 2 if
     the worker does not know one. With --json one line for each task that ends.
     """
 

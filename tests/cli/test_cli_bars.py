@@ -25,7 +25,7 @@ def test_a_bar_shows_task_phase_counts_and_failures(total):
         bars.update(RUNNING, TaskProgress(total=total, succeeded=98, failed=2))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    for part in ("[x]", "running calls", f"100/{total or '?'}", "2 failed"):
+    for part in ("[x]", "running calls", f"100 of {total or '?'}", "2 failed"):
         assert part in text
 
 
