@@ -231,7 +231,7 @@ def test_values_survive_as_columns_of_sqlite(client, tmp_path):
 
 def test_types_of_sqlite_columns(client, tmp_path):
     """What stands in the file, as SQLite itself names it."""
-    kinds = {
+    kinds: dict[str, list[Any]] = {
         "integer": [0, True, 2**63 - 1, -(2**63)],
         "real": [1e308, 5e-324, -0.0, 1.0],
         "text": [2**63, -(2**63) - 1, 2**256 - 1, -(10**4299), "", "a\0b", "12", [], {}, [1]],
