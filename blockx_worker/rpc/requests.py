@@ -161,7 +161,7 @@ def _policy(value: Any) -> CallFailurePolicy:
     if policy is None:
         _refuse(
             "call_failure_policy",
-            value,
+            int(value) if isinstance(value, int) else value,  # an unknown number has no name to show
             "CALL_FAILURE_POLICY_FAST_FAIL (1) or CALL_FAILURE_POLICY_COLLECT_ALL (2)",
         )
     return policy
