@@ -6,38 +6,47 @@ shell can run on fakes with a mock clock. A fake passes the same contract tests 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 import attrs
 import trio
 
-from blockx_worker.dispatch.source import CallSource, ResolvedFunction
+from blockx_worker.dispatch.source import CallBatch, CallSource, ResolvedFunction
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskRequest, TaskSnapshot
 from blockx_worker.model.watch import ResultPage, WatchEvent, WorkerStatus
 
 __all__ = [
-    "BuildResult",
+    "BatchWriter",
     "BlockStore",
     "BlockStoreError",
+    "BuildResult",
     "BuilderContext",
     "CallBuilder",
+    "CallStream",
     "Clock",
     "CommitGate",
     "ExecutorPlace",
     "ExecutorPlaces",
-    "LinkListener",
     "ExecutorProcess",
     "ExecutorSpawner",
     "FunctionCode",
     "FunctionProvider",
     "FunctionView",
+    "IoAnswer",
+    "IoBackend",
+    "IoError",
+    "IoProvider",
+    "IoRequest",
+    "LinkListener",
     "OutputLines",
     "SpawnRequest",
     "StepFailed",
+    "StreamingWriterPlugin",
     "SubmitReply",
+    "TaskIo",
     "Threads",
     "WatchCursor",
     "WorkerApi",
@@ -228,6 +237,83 @@ class BlockStore(Protocol):
         """
 
 
+# --- io -------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class IoRequest:
+    """What a call asks of a back end. ``request`` is the JSON text of an object; equal bytes are equal requests.
+
+    ``budget_ms``: what the call has left, 0 = no budget.
+    """
+
+    backend: str
+    op: str
+    request: bytes
+    budget_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class IoAnswer:
+    """Exactly one of ``result`` (JSON text), ``sidecar`` (raw bytes for large answers) and ``error``.
+
+    ``used_ms``: time that the back end took, 0 for an answer from the task's cache; queueing does not count.
+    """
+
+    result: bytes | None = None
+    sidecar: bytes | None = None
+    error: IoError | None = None
+    used_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class IoError:
+    """Why a back end could not answer; raised in user code as an exception of that ``kind``."""
+
+    kind: str
+    message: str
+    retryable: bool = False
+
+
+class IoBackend(Protocol):
+    """Something outside that calls may ask: found by its name, shared by all tasks of a worker."""
+
+    name: str
+
+    async def request(self, op: str, request: bytes) -> IoAnswer:
+        """Answer one request; raises nothing for what a user can mend (an `IoError` in the answer)."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold connections open until cancelled; started once it can answer."""
+
+    def cacheable(self, op: str) -> bool:
+        """Whether equal requests of one task may share an answer."""
+
+
+class TaskIo(Protocol):
+    """The back ends as one task sees them: cache, sharing of requests in flight, admission."""
+
+    async def request(self, request: IoRequest) -> IoAnswer:
+        """Answer one request of a call of this task; cancelled with the task's nursery."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests reached a back end."""
+
+    async def aclose(self) -> None:
+        """The task has ended: forget its cache."""
+
+
+class IoProvider(Protocol):
+    """Opens the IO of tasks."""
+
+    def open_task(self, task_id: str) -> TaskIo:
+        """IO for one task; StepFailed(IO_SCOPE_FAILED) when it cannot be had."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the back ends until cancelled; started once all can answer."""
+
+
 # --- builders and plugins ---------------------------------------------------------------------------------------
 
 
@@ -245,10 +331,29 @@ class BuilderContext:
 
 @attrs.frozen(kw_only=True)
 class BuildResult:
-    """The calls of a task, and for table tasks the inclusive range of blocks that they cover."""
+    """The calls of a task, and for table tasks the inclusive range of blocks that they cover.
 
-    source: CallSource
+    Exactly one of ``source`` (calls that are already there) and ``stream`` (calls made while earlier ones run).
+    """
+
+    source: CallSource | None = None
+    stream: CallStream | None = None
     blocks: tuple[int, int] | None = None
+
+
+class CallStream(Protocol):
+    """Makes the calls of a task in batches, in order, each when there is credit for it."""
+
+    @property
+    def function(self) -> ResolvedFunction:
+        """The function that every call runs."""
+
+    def batches(self) -> AsyncIterator[CallBatch]:
+        """The batches, each within the context's limits; StepFailed for what the user can mend.
+
+        It runs in a task of its own under the task's nursery, and is closed when the task ends. Blocking work goes
+        through the context's threads, waiting for tables through its scan stage.
+        """
 
 
 class CallBuilder(Protocol):
@@ -294,6 +399,38 @@ class WriterContext:
     threads: Threads
     gate: CommitGate
     wall_ms: int
+
+
+class BatchWriter(Protocol):
+    """Writes a task's outputs while its calls run; one writer a task, its methods called one after another."""
+
+    async def write(self, first_index: int, outputs: Sequence[bytes | None], blocks_done: int | None) -> None:
+        """Take the next batch (JSON texts in call order; see `CallBatch.blocks_done`); StepFailed for bad rows.
+
+        Commits here ask the gate with ``final=False``.
+        """
+
+    async def finish(self) -> bytes:
+        """Write what is left, with the final commit, and return ``plugin_results``."""
+
+    async def abort(self) -> str:
+        """The task failed: give up, and say in words what is already written ("" = nothing)."""
+
+
+class StreamingWriterPlugin(Protocol):
+    """A writer plugin that can also take batches as they settle."""
+
+    type: str
+    keeps_outputs: bool
+
+    def check(self, config: bytes, blocks: tuple[int, int] | None) -> None:
+        """As `WriterPlugin.check`."""
+
+    async def write(self, context: WriterContext, config: bytes, outputs: OutputLines) -> bytes:
+        """As `WriterPlugin.write`."""
+
+    def open(self, context: WriterContext, config: bytes) -> BatchWriter:
+        """A writer for one task."""
 
 
 class WriterPlugin(Protocol):

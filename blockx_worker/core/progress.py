@@ -31,7 +31,14 @@ from blockx_worker.core.events import (
 from blockx_worker.core.states import DropReason, Move, Stage
 from blockx_worker.model.tasks import TaskFailure, TaskPhase
 
-__all__ = ["activation_failed", "activation_prepared", "commit_ended", "commit_started", "measured", "phase_finished"]
+__all__ = [
+    "activation_failed",
+    "activation_prepared",
+    "commit_ended",
+    "commit_started",
+    "measured",
+    "phase_finished",
+]
 
 _FINISHED: dict[tuple[TaskPhase, bool], Move] = {
     (TaskPhase.BUILDER, True): Move.BUILDER_SUCCEEDED,

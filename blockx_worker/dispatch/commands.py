@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from blockx_executor.wire.messages import CancelCall, ExecuteCall
+from blockx_executor.wire.messages import CallWaiting, CancelCall, ExecuteCall, ResumeCall
 from blockx_worker.model.errors import CallErrorKind
 from blockx_worker.model.tasks import FailedCall, TaskFailure
 
@@ -20,7 +20,11 @@ __all__ = [
     "DispatchCalls",
     "DispatchCommand",
     "DispatchDropped",
+    "GrantProduction",
     "KillExecutor",
+    "RecycleExecutor",
+    "ResumeCalls",
+    "ServeCallIo",
     "StopCallProduction",
 ]
 
@@ -43,6 +47,35 @@ class CancelCalls(_Command, frozen=True):
     calls: Sequence[CancelCall]
 
 
+class ResumeCalls(_Command, frozen=True):
+    """Send these answers to calls that wait; ``sidecars[i]`` are raw bytes behind frame ``i``, None for none."""
+
+    executor_id: str
+    frames: Sequence[ResumeCall]
+    sidecars: Sequence[bytes | None] = ()
+
+
+class ServeCallIo(_Command, frozen=True):
+    """Ask the back end that this frame names, within the task of the call; answer with `CallWaitOver`."""
+
+    executor_id: str
+    frame: CallWaiting
+
+
+class RecycleExecutor(_Command, frozen=True):
+    """This executor has grown too large and is empty now: end its process and start another."""
+
+    executor_id: str
+    message: str
+
+
+class GrantProduction(_Command, frozen=True):
+    """The streaming builder of this task may make so many more batches."""
+
+    task_id: str
+    batches: int
+
+
 class ArmCallRetry(_Command, frozen=True):
     """Post `CallRetryDue` at ``due_ms`` (core time)."""
 
@@ -56,11 +89,13 @@ class BatchSettled(_Command, frozen=True):
     """All calls of a batch are done; batches of a task settle in order.
 
     ``outputs[i]`` is the JSON text of the output of call ``first_index + i``, None where the call failed.
+    ``blocks_done`` is the batch's own (see `CallBatch`).
     """
 
     task_id: str
     first_index: int
     outputs: Sequence[bytes | None]
+    blocks_done: int | None = None
 
 
 class StopCallProduction(_Command, frozen=True):
@@ -81,6 +116,8 @@ class CallsStatistic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_hits: int = 0
     output_bytes: int = 0
     run_us: int = 0
+    subcalls: int = 0
+    io_requests: int = 0
 
 
 class ConvergeTaskCalls(_Command, frozen=True):
@@ -113,6 +150,10 @@ class DispatchDropped(_Command, frozen=True):
 
 DispatchCommand: TypeAlias = (
     DispatchCalls
+    | ResumeCalls
+    | ServeCallIo
+    | RecycleExecutor
+    | GrantProduction
     | CancelCalls
     | ArmCallRetry
     | BatchSettled

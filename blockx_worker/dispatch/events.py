@@ -11,13 +11,26 @@ from typing import TypeAlias
 
 import msgspec
 
-from blockx_executor.wire.messages import CallCompleted, CallFailed, HeartbeatPayload
-from blockx_worker.dispatch.source import CallSource
-from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy
+from blockx_executor.wire.messages import (
+    CallCompleted,
+    CallError,
+    CallFailed,
+    CallWaiting,
+    HeartbeatPayload,
+    ResumeCallPayload,
+    ReturnedCall,
+)
+from blockx_worker.dispatch.source import CallBatch, CallSource, ResolvedFunction
+from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy, TaskFailure
 
 __all__ = [
+    "CallBatchProduced",
+    "CallProductionEnded",
     "CallRetryDue",
+    "CallWaitOver",
+    "CallWaitRequested",
     "CallsFinished",
+    "CallsGivenBack",
     "DispatchEvent",
     "DispatchRefused",
     "DispatchTurn",
@@ -26,6 +39,7 @@ __all__ = [
     "ExecutorLost",
     "ExecutorObserved",
     "ExecutorsSwept",
+    "SubcallRequested",
     "TaskCallsDropped",
     "TaskCallsStarted",
 ]
@@ -62,6 +76,59 @@ class CallsFinished(_Event, frozen=True):
 
     executor_id: str
     frames: Sequence[CallCompleted | CallFailed]
+
+
+class CallsGivenBack(_Event, frozen=True):
+    """Attempts that an executor never started and gave back."""
+
+    executor_id: str
+    calls: Sequence[ReturnedCall]
+    reason: str
+
+
+class CallWaitRequested(_Event, frozen=True):
+    """A call waits for a back end (``wait_kind`` io)."""
+
+    executor_id: str
+    frame: CallWaiting
+
+
+class CallWaitOver(_Event, frozen=True):
+    """The back end of a wait has answered; ``payload`` goes to the call if it still waits for ``request_id``.
+
+    ``sidecar``: raw bytes that travel behind the frame.
+    """
+
+    executor_id: str
+    task_id: str
+    call_id: str
+    attempt_seq: int
+    request_id: int
+    payload: ResumeCallPayload
+    sidecar: bytes | None = None
+
+
+class SubcallRequested(_Event, frozen=True):
+    """A running call calls a function of its task's epoch; ``function`` None: ``error`` says why it cannot be had."""
+
+    executor_id: str
+    frame: CallWaiting
+    function: ResolvedFunction | None
+    error: CallError | None = None
+
+
+class CallBatchProduced(_Event, frozen=True):
+    """A streaming builder made the next batch of a task's calls."""
+
+    task_id: str
+    batch: CallBatch
+
+
+class CallProductionEnded(_Event, frozen=True):
+    """A streaming builder made its last batch, or failed: then ``failure`` is the task's."""
+
+    task_id: str
+    failure: TaskFailure | None = None
 
 
 class DispatchRefused(_Event, frozen=True):
@@ -133,6 +200,12 @@ class DispatchTurn(_Event, frozen=True):
 DispatchEvent: TypeAlias = (
     TaskCallsStarted
     | TaskCallsDropped
+    | CallBatchProduced
+    | CallProductionEnded
+    | CallsGivenBack
+    | CallWaitRequested
+    | CallWaitOver
+    | SubcallRequested
     | CallsFinished
     | DispatchRefused
     | CallRetryDue

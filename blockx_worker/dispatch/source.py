@@ -30,10 +30,15 @@ class ResolvedFunction:
 
 @attrs.frozen
 class CallBatch:
-    """Consecutive calls: ``args[i]`` is the JSON array of the call with index ``first_index + i``."""
+    """Consecutive calls: ``args[i]`` is the JSON array of the call with index ``first_index + i``.
+
+    ``blocks_done``: every call of the blocks up to this one is in this batch or an earlier one; None where blocks mean
+    nothing.
+    """
 
     first_index: int
     args: Sequence[msgspec.Raw]
+    blocks_done: int | None = None
 
 
 class CallSource(Protocol):

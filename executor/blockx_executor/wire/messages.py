@@ -21,6 +21,8 @@ __all__ = [
     "CallFailedPayload",
     "CallWaiting",
     "CallWaitingPayload",
+    "CallsReturned",
+    "CallsReturnedPayload",
     "CancelCall",
     "CancelCallPayload",
     "ExecuteCall",
@@ -33,6 +35,7 @@ __all__ = [
     "HeartbeatPayload",
     "ResumeCall",
     "ResumeCallPayload",
+    "ReturnedCall",
     "ToExecutor",
 ]
 
@@ -96,7 +99,10 @@ class CallError(_Payload, frozen=True):
 
 
 class ResumeCallPayload(_Payload, frozen=True):
-    """Answer to one `CallWaiting`: exactly one of ``result`` and ``error``."""
+    """Answer to one `CallWaiting`: exactly one of ``result``, a sidecar (raw bytes behind the frame) and ``error``.
+
+    ``budget_used_ms`` is what the wait cost of the call's budget: time in the back end or in the subcall, not queueing.
+    """
 
     resume_kind: str
     result: msgspec.Raw = msgspec.Raw(b"")
@@ -143,13 +149,27 @@ class HeartbeatAck(_Message, frozen=True, tag="HeartbeatAck"):
 
 
 class CallWaitingPayload(_Payload, frozen=True):
-    """What a call waits for: ``wait_kind`` is ``function_code`` (later also ``io`` and ``subcall``)."""
+    """What a call waits for, by ``wait_kind``.
+
+    * ``function_code``: the code of ``function_code_digest``. The call stays RUNNING.
+    * ``subcall``: ``function_id`` (any function of the task's epoch) with ``args`` (a JSON array), on this executor,
+      with ``granted_budget_ms`` cut off the parent's budget (0 = no budget).
+    * ``io``: ``backend`` does ``op`` with ``request`` (a JSON object); a frame with a sidecar carries its raw bytes
+      beside it. ``granted_budget_ms`` is what the call has left (0 = no budget).
+
+    A call may have several requests open at once (a gather); each has its own ``request_id``, unique in the executor.
+    """
 
     task_id: str
     attempt_seq: int
     wait_kind: str
     function_id: str | None = None
     function_code_digest: str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+    granted_budget_ms: int = 0
+    backend: str | None = None
+    op: str | None = None
+    request: msgspec.Raw = msgspec.Raw(b"")
 
 
 class CallWaiting(_Message, frozen=True, tag="CallWaiting"):
@@ -202,6 +222,27 @@ class CallFailed(_Message, frozen=True, tag="CallFailed"):
     payload: CallFailedPayload
 
 
+class ReturnedCall(_Payload, frozen=True):
+    """One attempt that was given back."""
+
+    call_id: str
+    task_id: str
+    attempt_seq: int
+
+
+class CallsReturnedPayload(_Payload, frozen=True):
+    """Attempts that were never started, in the order in which they were to run, and why they come back."""
+
+    calls: list[ReturnedCall]
+    reason: str
+
+
+class CallsReturned(_Message, frozen=True, tag="CallsReturned"):
+    """Calls that wait behind a slow one are given back, uncharged, so that another executor can run them."""
+
+    payload: CallsReturnedPayload
+
+
 class HeartbeatPayload(_Payload, frozen=True):
     """The executor's own view of itself; ``running_*`` describe the call that owns the main thread, if any.
 
@@ -222,6 +263,7 @@ class HeartbeatPayload(_Payload, frozen=True):
     running_attempt_seq: int = 0
     running_for_ms: int = 0
     running_load: bool = False
+    waiting_count: int = 0
 
 
 class Heartbeat(_Message, frozen=True, tag="Heartbeat"):
@@ -231,4 +273,4 @@ class Heartbeat(_Message, frozen=True, tag="Heartbeat"):
 
 
 ToExecutor: TypeAlias = ExecuteCall | ResumeCall | CancelCall | HeartbeatAck
-FromExecutor: TypeAlias = CallWaiting | CallCompleted | CallFailed | Heartbeat
+FromExecutor: TypeAlias = CallWaiting | CallCompleted | CallFailed | CallsReturned | Heartbeat
