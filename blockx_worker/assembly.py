@@ -112,11 +112,11 @@ def assemble(settings: Settings, surroundings: Surroundings, *, check: bool = Fa
     )
     phases = Phases(
         _phase_config(settings),
-        surroundings.builders,
-        surroundings.plugins,
-        admission,
-        surroundings.threads,
-        surroundings.clock,
+        builders=surroundings.builders,
+        plugins=surroundings.plugins,
+        admission=admission,
+        threads=surroundings.threads,
+        clock=surroundings.clock,
     )
     orchestrator = Orchestrator(
         _orchestrator_config(settings), door, phases, surroundings.functions, surroundings.threads

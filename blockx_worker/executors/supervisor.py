@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from blockx_executor.wire.blackbox import read_blackbox
+from blockx_executor.wire.exit_codes import describe_exit_code
 from blockx_executor.wire.messages import HeartbeatPayload
 from blockx_executor.wire.version import VERSION
 from blockx_worker.dispatch.events import DispatchEvent, ExecutorAttached, ExecutorLost, ExecutorObserved
@@ -322,4 +323,7 @@ def _observed(aboard: _Aboard) -> ExecutorObserved:
 
 
 def _in_words(exit_code: int) -> str:
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    if exit_code < 0:
+        return f"signal {-exit_code}"
+    meaning = describe_exit_code(exit_code)
+    return f"exit code {exit_code}" + (f": {meaning}" if meaning else "")

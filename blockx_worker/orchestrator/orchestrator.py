@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol, assert_never
 
 import attrs
+import msgspec
 import trio
 
 from blockx_executor.wire.messages import CallWaiting, FromExecutor, ToExecutor
@@ -194,10 +195,12 @@ class Orchestrator:
                 return []
 
     def _measure(self, task_id: str) -> None:
+        """Tell the core what the task has cost; calls that are neither done nor failed will be cancelled."""
         runtime = self.runtimes.get(task_id)
         calls = self.door.dispatcher.statistic(task_id)
         if runtime is not None and calls is not None:
-            self.door.decide(TaskMeasured(task_id=task_id, outcome=measured(runtime, calls)))
+            cut_off = msgspec.structs.replace(calls, cancelled=calls.total - calls.succeeded - calls.failed)
+            self.door.decide(TaskMeasured(task_id=task_id, outcome=measured(runtime, cut_off)))
 
     def _start(self, task_id: str, phase: _PhaseTask) -> None:
         runtime = self.runtimes[task_id]
@@ -276,30 +279,34 @@ class Orchestrator:
 
     # --- commits -------------------------------------------------------------------------------------------------
 
-    def commit_started(self, runtime: TaskRuntime, *, final: bool) -> bool:
+    def commit_started(self, runtime: TaskRuntime, *, final: bool, written: str) -> bool:
         """Ask the core whether the writer may commit; a commit that never returns is bounded here."""
         task_id = runtime.request.task_id
+        if self.runtimes.get(task_id) is not runtime:
+            return False  # a writer that outlived its task, whose id may be in use again
         commands = self.decide(WriterCommitStarted(task_id=task_id, final=final))
         granted = any(isinstance(command, CommitGranted) for command in commands)
         if granted:
             assert runtime.nursery is not None
             runtime.commit_watch = trio.CancelScope()
-            runtime.nursery.start_soon(self._watch_commit, runtime, runtime.commit_watch)
+            runtime.nursery.start_soon(self._watch_commit, runtime, runtime.commit_watch, written)
         return granted
 
-    def commit_ended(self, runtime: TaskRuntime) -> None:
+    def commit_ended(self, runtime: TaskRuntime, *, written: str) -> None:
         """A commit that was not the last one returned."""
         if runtime.commit_watch is not None:
             runtime.commit_watch.cancel()
-        self.decide(WriterCommitEnded(task_id=runtime.request.task_id))
+        if self.runtimes.get(runtime.request.task_id) is runtime:
+            self.decide(WriterCommitEnded(task_id=runtime.request.task_id, written=written))
 
-    async def _watch_commit(self, runtime: TaskRuntime, scope: trio.CancelScope) -> None:
+    async def _watch_commit(self, runtime: TaskRuntime, scope: trio.CancelScope, written: str) -> None:
         with scope:
             await trio.sleep(self._config.writer_commit_timeout_ms / 1000)
             message = (
                 f"the commit did not return within {self._config.writer_commit_timeout_ms} ms: its rows may or may "
                 "not be there; look before you submit the task again"
             )
+            message = f"{message}; {written}" if written else message
             failure = TaskFailure(code=TaskFailureCode.PLUGIN_FAILED, message=message)
             self._finish(runtime, TaskPhase.PLUGIN, PhaseOutcome(failure=failure))
 
@@ -401,13 +408,14 @@ class _Gate:
         self._threads = threads
         self._runtime = runtime
 
-    def start(self, *, final: bool) -> bool:
+    def start(self, *, final: bool, written: str = "") -> bool:
         """Ask for leave to commit."""
-        return self._threads.call_back(partial(self._orchestrator.commit_started, self._runtime, final=final))
+        ask = partial(self._orchestrator.commit_started, self._runtime, final=final, written=written)
+        return self._threads.call_back(ask)
 
-    def ended(self) -> None:
+    def ended(self, *, written: str = "") -> None:
         """Report that a commit returned."""
-        self._threads.call_back(self._orchestrator.commit_ended, self._runtime)
+        self._threads.call_back(partial(self._orchestrator.commit_ended, self._runtime, written=written))
 
 
 def _why(result: TaskResult) -> str:

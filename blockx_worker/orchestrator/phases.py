@@ -85,6 +85,7 @@ class Phases:
     def __init__(
         self,
         config: PhaseConfig,
+        *,
         builders: BuilderRegistry,
         plugins: PluginRegistry,
         admission: Admission,

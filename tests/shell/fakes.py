@@ -16,6 +16,7 @@ import msgspec
 import trio
 import trio.testing
 
+from blockx_executor.wire.blackbox import BLACKBOX_BYTES, BlackBoxWriter
 from blockx_executor.wire.framing import FrameDecoder, join_frames
 from blockx_executor.wire.messages import (
     CallCompleted,
@@ -93,7 +94,7 @@ class FakePlace:
         self.socket_path = f"/{name}/socket"
         self.blackbox_path = f"/{name}/blackbox"
         self.worker_side, self.executor_side = trio.testing.memory_stream_pair()
-        self.page = bytes(4096)
+        self.page = bytes(BLACKBOX_BYTES)
         self.connected = trio.Event()
 
     def listen(self) -> FakePlace:
@@ -143,6 +144,13 @@ class FakeExecutor:
                 nursery.start_soon(self._beat)
                 await self._read(nursery)
         await trio.aclose_forcefully(self.place.executor_side)
+
+    def die_running(self, call: ExecuteCall, code: int) -> None:
+        """End the process while, by its black box, ``call`` owns the main thread."""
+        page = bytearray(BLACKBOX_BYTES)
+        BlackBoxWriter(memoryview(page)).running(call.payload.call_no, 1, 0)
+        self.place.page = bytes(page)
+        self.process.exit(code)
 
     async def _beat(self) -> None:
         while True:

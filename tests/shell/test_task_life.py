@@ -102,6 +102,7 @@ async def test_a_cancelled_task_tells_what_it_cost(autojump_clock):
         await trio.sleep(1)
         result = harness.api.cancel_task("t", "").result
     assert result.statistic.calls_succeeded == 2
+    assert result.statistic.calls_cancelled == 2
 
 
 @pytest.mark.parametrize(
@@ -180,8 +181,8 @@ async def test_retries_until_attempts_are_used_up(autojump_clock):
         await harness.api.submit_task(request)
         for _ in range(2):
             await trio.sleep(0.2)
-            busy = [e for e in harness.executors.living() if e.calls]
-            busy[0].process.exit(11)
+            busy = next(e for e in harness.executors.living() if e.calls)
+            busy.die_running(busy.calls["t/0"], 11)
         result, _ = await harness.ended("t")
     assert result.failure.error_kind == "EXECUTOR_LOST"
     assert result.statistic.attempts == 2
