@@ -36,7 +36,7 @@ from blockx_worker.orchestrator.timers import run_tick
 from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.pool.config import PoolConfig
 from blockx_worker.pool.machine import PoolMachine
-from blockx_worker.ports import Clock, ExecutorPlaces, ExecutorSpawner, FunctionProvider, Threads
+from blockx_worker.ports import Clock, ExecutorPlaces, ExecutorSpawner, FunctionProvider, IoProvider, Threads
 from blockx_worker.rpc.config import RequestLimits, RpcConfig
 
 __all__ = ["Surroundings", "Worker", "assemble", "make_spawner", "rpc_config"]
@@ -51,6 +51,7 @@ class Surroundings:
     spawner: ExecutorSpawner
     places: ExecutorPlaces
     functions: FunctionProvider
+    io: IoProvider
     builders: BuilderRegistry
     plugins: PluginRegistry
     jitter: Callable[[], float] = random.random
@@ -62,6 +63,7 @@ class Worker:
 
     settings: Settings
     functions: FunctionProvider
+    io: IoProvider
     orchestrator: Orchestrator
     supervisor: ExecutorSupervisor
     api: Api
@@ -119,7 +121,12 @@ def assemble(settings: Settings, surroundings: Surroundings, *, check: bool = Fa
         clock=surroundings.clock,
     )
     orchestrator = Orchestrator(
-        _orchestrator_config(settings), door, phases, surroundings.functions, surroundings.threads
+        _orchestrator_config(settings),
+        door,
+        phases,
+        functions=surroundings.functions,
+        io=surroundings.io,
+        threads=surroundings.threads,
     )
     supervisor = ExecutorSupervisor(
         _supervisor_config(settings),
@@ -133,6 +140,7 @@ def assemble(settings: Settings, surroundings: Surroundings, *, check: bool = Fa
     return Worker(
         settings=settings,
         functions=surroundings.functions,
+        io=surroundings.io,
         orchestrator=orchestrator,
         supervisor=supervisor,
         api=api,
@@ -207,6 +215,8 @@ def _phase_config(settings: Settings) -> PhaseConfig:
         max_collected_output_bytes=settings.dispatcher.max_collected_output_bytes,
         batch_max_rows=settings.stream_build.batch_max_rows,
         batch_max_args_bytes=settings.stream_build.batch_max_args_bytes,
+        max_outstanding_batches=settings.stream_build.max_outstanding_batches,
+        streaming=settings.stream_build.enabled,
     )
 
 

@@ -6,9 +6,9 @@ shell can run on fakes with a mock clock. A fake passes the same contract tests 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 import trio
@@ -319,7 +319,10 @@ class IoProvider(Protocol):
 
 @attrs.frozen(kw_only=True)
 class BuilderContext:
-    """What a call builder may use. ``scan`` limits how many tasks read block tables at once."""
+    """What a call builder may use. ``scan`` limits how many tasks read block tables at once.
+
+    ``streaming``: a builder that can make its calls while earlier ones run should return a stream.
+    """
 
     task_id: str
     view: FunctionView
@@ -327,6 +330,7 @@ class BuilderContext:
     scan: AbstractAsyncContextManager[Any]
     batch_max_rows: int
     batch_max_args_bytes: int
+    streaming: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -348,7 +352,7 @@ class CallStream(Protocol):
     def function(self) -> ResolvedFunction:
         """The function that every call runs."""
 
-    def batches(self) -> AsyncIterator[CallBatch]:
+    def batches(self) -> AsyncGenerator[CallBatch]:
         """The batches, each within the context's limits; StepFailed for what the user can mend.
 
         It runs in a task of its own under the task's nursery, and is closed when the task ends. Blocking work goes
@@ -417,6 +421,7 @@ class BatchWriter(Protocol):
         """The task failed: give up, and say in words what is already written ("" = nothing)."""
 
 
+@runtime_checkable
 class StreamingWriterPlugin(Protocol):
     """A writer plugin that can also take batches as they settle."""
 

@@ -14,8 +14,9 @@ import attrs
 import msgspec
 import trio
 
-from blockx_executor.wire.framing import MAX_FRAME_BYTES, FrameDecoder, FrameError
+from blockx_executor.wire.framing import MAX_FRAME_BYTES, FrameDecoder, FrameError, encode_sidecar
 from blockx_executor.wire.messages import (
+    CallError,
     CallFailed,
     CallFailedPayload,
     ExecuteCall,
@@ -24,6 +25,8 @@ from blockx_executor.wire.messages import (
     HeartbeatAck,
     HeartbeatAckPayload,
     HeartbeatPayload,
+    ResumeCall,
+    ResumeCallPayload,
     ToExecutor,
 )
 from blockx_worker.executors.outbox import Outbox
@@ -86,6 +89,15 @@ class ExecutorConnection:
         """Queue a control message."""
         self._outbox.force(_encode(message))
 
+    def send_resume(self, message: ResumeCall, sidecar: bytes | None) -> None:
+        """Queue an answer; one that fits no frame becomes an error, which always fits."""
+        body = _encode(message)
+        if sidecar is not None:
+            body = encode_sidecar(body, sidecar)
+        if len(body) > MAX_FRAME_BYTES:
+            body = _encode(_answer_too_large(message, len(body)))
+        self._outbox.force(body)
+
     async def run(self, attach: Callable[[HeartbeatPayload], str]) -> str:
         """Move frames until the link breaks; returns why, in words for the log.
 
@@ -135,6 +147,16 @@ class ExecutorConnection:
         for frame in frames:
             if type(frame) is Heartbeat:
                 self.send(HeartbeatAck(HeartbeatAckPayload(heartbeat_seq=frame.payload.heartbeat_seq)))
+
+
+def _answer_too_large(message: ResumeCall, size: int) -> ResumeCall:
+    text = f"the answer makes a message of {size} bytes; one message holds at most {MAX_FRAME_BYTES}"
+    payload = ResumeCallPayload(
+        resume_kind=message.payload.resume_kind,
+        error=CallError(kind="ANSWER_TOO_LARGE", message=text),
+        budget_used_ms=message.payload.budget_used_ms,
+    )
+    return ResumeCall(message.call_id, message.request_id, payload)
 
 
 def _args_too_large(call: ExecuteCall, size: int) -> CallFailed:

@@ -135,6 +135,13 @@ class ExecutorSupervisor:
         if aboard := self._aboard.get(executor_id):
             self._kill(aboard, reason)
 
+    def recycle(self, executor_id: str, reason: str) -> None:
+        """End an executor's process, on which nothing runs; its slot gets another one."""
+        if aboard := self._aboard.get(executor_id):
+            aboard.reason = reason
+            aboard.killed_by_us = True
+            aboard.process.terminate()
+
     def observe(self) -> list[ExecutorObserved]:
         """What the black boxes of the attached executors say now."""
         return [_observed(aboard) for aboard in self._aboard.values() if aboard.attached]

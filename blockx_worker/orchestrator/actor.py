@@ -9,14 +9,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import attrs
 import trio
 
-from blockx_executor.wire.messages import CallCompleted, CallFailed, CallWaiting, FromExecutor, Heartbeat
+from blockx_executor.wire.messages import (
+    CallCompleted,
+    CallFailed,
+    CallsReturned,
+    CallWaiting,
+    FromExecutor,
+    Heartbeat,
+)
 from blockx_worker.dispatch.commands import DispatchCommand
-from blockx_worker.dispatch.events import CallsFinished, DispatchEvent, DispatchTurn, ExecutorHeartbeat
+from blockx_worker.dispatch.events import (
+    CallsFinished,
+    CallsGivenBack,
+    DispatchEvent,
+    DispatchTurn,
+    ExecutorHeartbeat,
+)
 from blockx_worker.orchestrator.door import Door
 
 __all__ = ["DispatchActor", "DispatchCarrier"]
@@ -28,8 +41,8 @@ class DispatchCarrier(Protocol):
     def carry_out(self, commands: Sequence[DispatchCommand]) -> None:
         """Carry out commands in order; facts that follow are posted, never decided here."""
 
-    def waiting(self, executor_id: str, frame: CallWaiting) -> None:
-        """Serve what a call waits for."""
+    def waiting(self, executor_id: str, frame: CallWaiting) -> DispatchEvent | None:
+        """Serve what a call waits for, or say what the dispatcher has to decide about it."""
 
 
 @attrs.define
@@ -106,17 +119,29 @@ class DispatchActor:
         self._queued_frames -= len(frames)
         finished: list[CallCompleted | CallFailed] = []
         for frame in frames:
-            if type(frame) is CallCompleted or type(frame) is CallFailed:
+            if isinstance(frame, (CallCompleted, CallFailed)):
                 finished.append(frame)
                 continue
             self._flush(batch.executor_id, finished)
             finished = []
-            if type(frame) is Heartbeat:
-                self._decide(ExecutorHeartbeat(executor_id=batch.executor_id, heartbeat=frame.payload))
-            elif type(frame) is CallWaiting:
-                self._carrier.waiting(batch.executor_id, frame)
+            if event := self._event_of(batch.executor_id, frame):
+                self._decide(event)
         self._flush(batch.executor_id, finished)
         return len(frames)
+
+    def _event_of(
+        self, executor_id: str, frame: Heartbeat | CallWaiting | CallsReturned
+    ) -> DispatchEvent | None:
+        match frame:
+            case Heartbeat():
+                return ExecutorHeartbeat(executor_id=executor_id, heartbeat=frame.payload)
+            case CallsReturned():
+                returned = frame.payload
+                return CallsGivenBack(executor_id=executor_id, calls=returned.calls, reason=returned.reason)
+            case CallWaiting():
+                return self._carrier.waiting(executor_id, frame)
+            case _:
+                assert_never(frame)
 
     def _flush(self, executor_id: str, finished: list[CallCompleted | CallFailed]) -> None:
         if finished:

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 import trio
 
-from blockx_executor.wire.messages import CallWaiting, FromExecutor, ToExecutor
+from blockx_executor.wire.messages import CallWaiting, FromExecutor, ResumeCall, ToExecutor
 from blockx_worker.core.commands import (
     AnswerSnapshot,
     ArmTaskDeadline,
@@ -56,7 +56,11 @@ from blockx_worker.dispatch.commands import (
     DispatchCalls,
     DispatchCommand,
     DispatchDropped,
+    GrantProduction,
     KillExecutor,
+    RecycleExecutor,
+    ResumeCalls,
+    ServeCallIo,
     StopCallProduction,
 )
 from blockx_worker.dispatch.events import CallsFinished, DispatchEvent, DispatchRefused, TaskCallsDropped
@@ -64,16 +68,16 @@ from blockx_worker.executors.connection import ExecutorConnection
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskFailure, TaskPhase, TaskResult
 from blockx_worker.orchestrator.actor import DispatchActor
-from blockx_worker.orchestrator.code import CodeDesk
 from blockx_worker.orchestrator.door import Door
 from blockx_worker.orchestrator.outputs import OutputStore
 from blockx_worker.orchestrator.phases import Phases, measured
 from blockx_worker.orchestrator.runtime import TaskRuntime
 from blockx_worker.orchestrator.timers import RetryTimer
+from blockx_worker.orchestrator.waits import WaitDesk
 from blockx_worker.orchestrator.watching import Hub
 from blockx_worker.pool.commands import PoolCommand
 from blockx_worker.pool.events import PoolEvent
-from blockx_worker.ports import FunctionProvider, Threads
+from blockx_worker.ports import FunctionProvider, IoProvider, StepFailed, Threads
 from blockx_worker.telemetry.log import get_logger
 
 __all__ = ["ExecutorLinks", "Orchestrator", "OrchestratorConfig"]
@@ -89,6 +93,9 @@ class ExecutorLinks(Protocol):
 
     def kill(self, executor_id: str, reason: str) -> None:
         """Kill its process."""
+
+    def recycle(self, executor_id: str, reason: str) -> None:
+        """End its process, on which nothing runs, so that another one is started."""
 
 
 @attrs.frozen(kw_only=True)
@@ -108,7 +115,9 @@ class Orchestrator:
         config: OrchestratorConfig,
         door: Door,
         phases: Phases,
+        *,
         functions: FunctionProvider,
+        io: IoProvider,
         threads: Threads,
     ) -> None:
         self.door = door
@@ -121,13 +130,14 @@ class Orchestrator:
         self._config = config
         self._phases = phases
         self._functions = functions
+        self._io = io
         self._threads = threads
         self._nursery: trio.Nursery
         self.actor = DispatchActor(
             door, self, slice_calls=config.actor_slice_calls, inbox_frames=config.inbox_frames
         )
         self.retries = RetryTimer(self.actor.post)
-        self._code = CodeDesk(self)
+        self._waits = WaitDesk(self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the actor, the retry timer and all tasks until cancelled."""
@@ -213,11 +223,17 @@ class Orchestrator:
             async with trio.open_nursery() as runtime.nursery:
                 runtime.nursery.start_soon(self._deadline, runtime)
                 self._activate(runtime)
+        if runtime.view is not None:
+            with trio.CancelScope(shield=True):
+                await runtime.io.aclose()
 
     def _activate(self, runtime: TaskRuntime) -> None:
         task_id = runtime.request.task_id
         try:
             runtime.view = self._functions.current()
+            runtime.io = self._io.open_task(task_id)
+        except StepFailed as failed:
+            self.decide(TaskActivationFailed(task_id=task_id, code=failed.code, message=failed.message))
         except Exception as error:
             log.exception("activation_failed", task_id=task_id)
             message = f"the functions cannot be read: {error}"
@@ -240,7 +256,8 @@ class Orchestrator:
         self._finish(runtime, TaskPhase.BUILDER, await self._phases.build(runtime, runtime.view))
 
     async def _call(self, runtime: TaskRuntime) -> None:
-        self._finish(runtime, TaskPhase.CALLS, await self._phases.calls(runtime, self.actor.post))
+        gate = _Gate(self, self._threads, runtime)
+        self._finish(runtime, TaskPhase.CALLS, await self._phases.calls(runtime, self.actor.post, gate))
 
     async def _write(self, runtime: TaskRuntime) -> None:
         gate = _Gate(self, self._threads, runtime)
@@ -312,7 +329,7 @@ class Orchestrator:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def carry_out(self, commands: Sequence[DispatchCommand]) -> None:  # noqa: C901 - one arm per command
+    def carry_out(self, commands: Sequence[DispatchCommand]) -> None:  # noqa: C901, PLR0912 - one arm per command
         """Carry out what the dispatcher orders, in order."""
         for command in commands:
             match command:
@@ -325,8 +342,20 @@ class Orchestrator:
                     self.retries.arm(command)
                 case BatchSettled():
                     self._settle(command)
+                case ResumeCalls():
+                    for index, frame in enumerate(command.frames):
+                        self.resume(
+                            command.executor_id, frame, command.sidecars[index] if command.sidecars else None
+                        )
+                case ServeCallIo():
+                    self._waits.serve_io(command)
+                case GrantProduction():
+                    self._grant(command)
                 case StopCallProduction():
-                    pass  # a call list needs no producer
+                    self._stop_production(command.task_id)
+                case RecycleExecutor():
+                    log.info("executor_recycled", executor_id=command.executor_id, reason=command.message)
+                    self.links.recycle(command.executor_id, command.message)
                 case ConvergeTaskCalls():
                     self._calls_over(command)
                 case KillExecutor():
@@ -343,9 +372,15 @@ class Orchestrator:
                 case _:
                     assert_never(command)
 
-    def waiting(self, executor_id: str, frame: CallWaiting) -> None:
-        """Serve what a call waits for."""
-        self._send(executor_id, self._code.answer(executor_id, frame))
+    def waiting(self, executor_id: str, frame: CallWaiting) -> DispatchEvent | None:
+        """Serve what a call waits for, or say what the dispatcher has to decide about it."""
+        return self._waits.waiting(executor_id, frame)
+
+    def resume(self, executor_id: str, frame: ResumeCall, sidecar: bytes | None = None) -> None:
+        """Send an answer to a call that waits."""
+        connection = self.links.connection(executor_id)
+        if connection is not None:
+            connection.send_resume(frame, sidecar)
 
     def _dispatch(self, command: DispatchCalls) -> None:
         connection = self.links.connection(command.executor_id)
@@ -366,9 +401,23 @@ class Orchestrator:
 
     def _settle(self, command: BatchSettled) -> None:
         runtime = self.runtimes.get(command.task_id)
-        if runtime is not None and runtime.outputs is not None:
+        if runtime is None:
+            return
+        if runtime.writes is not None:
+            runtime.writes.put(command)
+        elif runtime.outputs is not None:
             runtime.outputs.append(command.outputs)
             self.hub.notify(command.task_id)
+
+    def _grant(self, command: GrantProduction) -> None:
+        runtime = self.runtimes.get(command.task_id)
+        if runtime is not None and runtime.production is not None:
+            runtime.production.grant(command.batches)
+
+    def _stop_production(self, task_id: str) -> None:
+        runtime = self.runtimes.get(task_id)
+        if runtime is not None and runtime.production is not None:
+            runtime.production.scope.cancel()
 
     def _calls_over(self, command: ConvergeTaskCalls) -> None:
         runtime = self.runtimes.get(command.task_id)

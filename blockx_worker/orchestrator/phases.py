@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import NoReturn
 
 import attrs
 import trio
@@ -15,20 +17,31 @@ import trio
 from blockx_worker.builders.registry import BuilderRegistry
 from blockx_worker.core.events import PhaseOutcome
 from blockx_worker.dispatch.commands import CallsStatistic, ConvergeTaskCalls
-from blockx_worker.dispatch.events import TaskCallsStarted
+from blockx_worker.dispatch.events import (
+    CallBatchProduced,
+    CallProductionEnded,
+    DispatchEvent,
+    TaskCallsStarted,
+)
+from blockx_worker.dispatch.source import StreamSource
 from blockx_worker.model.errors import TaskFailureCode
-from blockx_worker.model.tasks import TaskFailure
+from blockx_worker.model.tasks import CallFailurePolicy, TaskFailure
 from blockx_worker.orchestrator.outputs import OutputStore
 from blockx_worker.orchestrator.runtime import TaskRuntime
+from blockx_worker.orchestrator.streams import Production, WriteQueue
 from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.ports import (
+    BatchWriter,
     BuilderContext,
+    BuildResult,
     Clock,
     CommitGate,
     FunctionView,
     StepFailed,
+    StreamingWriterPlugin,
     Threads,
     WriterContext,
+    WriterPlugin,
     WriteStopped,
 )
 from blockx_worker.telemetry.log import get_logger
@@ -77,6 +90,8 @@ class PhaseConfig:
     max_collected_output_bytes: int
     batch_max_rows: int
     batch_max_args_bytes: int
+    max_outstanding_batches: int
+    streaming: bool
 
 
 class Phases:
@@ -121,33 +136,104 @@ class Phases:
             scan=self._admission.scan(),
             batch_max_rows=self._config.batch_max_rows,
             batch_max_args_bytes=self._config.batch_max_args_bytes,
+            streaming=self._config.streaming,
         )
         built = await builder.build(context, request.function_call_config.config)
         runtime.built, runtime.blocks = built, built.blocks
         if plugin is not None and handler is not None:
             _check_plugin(lambda: plugin.check(handler.config, built.blocks))
             runtime.plugin = plugin
-            runtime.outputs = OutputStore(self._config.output_segment_bytes)
+            if _writes_meanwhile(runtime, built, plugin):
+                runtime.writes = WriteQueue(self._config.max_outstanding_batches)
+            else:
+                runtime.outputs = OutputStore(self._config.output_segment_bytes)
         return PhaseOutcome()
 
-    async def calls(self, runtime: TaskRuntime, start: Callable[[TaskCallsStarted], None]) -> PhaseOutcome:
-        """Hand the calls to the dispatcher and wait until they have converged."""
+    async def calls(
+        self, runtime: TaskRuntime, post: Callable[[DispatchEvent], None], gate: CommitGate
+    ) -> PhaseOutcome:
+        """Hand the calls to the dispatcher and wait until they have converged, and all their batches are written."""
         async with self._admission.enter("executor", runtime):
             started = trio.current_time()
-            start(self._calls_started(runtime))
-            await runtime.calls_over.wait()
+            outcome = await self._run_calls(runtime, post, gate)
             runtime.times.call_ms = _ms_since(started)
-        assert runtime.calls_result is not None
         runtime.built = None  # the argument lists are of no more use
-        return _calls_outcome(runtime, runtime.calls_result)
+        return outcome
 
-    def _calls_started(self, runtime: TaskRuntime) -> TaskCallsStarted:
-        assert runtime.built is not None
+    async def _run_calls(
+        self, runtime: TaskRuntime, post: Callable[[DispatchEvent], None], gate: CommitGate
+    ) -> PhaseOutcome:
+        built, request = runtime.built, runtime.request
+        assert built is not None
+        outcome = PhaseOutcome()
+        async with trio.open_nursery() as nursery:
+            if built.stream is not None:
+                runtime.production = Production(built.stream, runtime.writes)
+                nursery.start_soon(_produce, runtime.production, request.task_id, post)
+            if runtime.writes is not None:
+                runtime.batch_writer = self._open_writer(runtime, gate)
+                nursery.start_soon(self._write_batches, runtime)
+            post(self._calls_started(runtime, built))
+            await runtime.calls_over.wait()
+            outcome = await self._settled(runtime)
+            nursery.cancel_scope.cancel()
+        return outcome
+
+    async def _settled(self, runtime: TaskRuntime) -> PhaseOutcome:
+        """The outcome of the calls, or of the writer beside them."""
+        writes, writer = runtime.writes, runtime.batch_writer
+        if writes is None or writer is None:
+            assert runtime.calls_result is not None
+            return _calls_outcome(runtime, runtime.calls_result)
+        if (
+            runtime.write_failure is None
+            and runtime.calls_result is not None
+            and runtime.calls_result.failure is None
+        ):
+            await writes.wait_idle()
+        outcome = _calls_outcome(runtime, runtime.calls_result) if runtime.calls_result else PhaseOutcome()
+        failure = runtime.write_failure or outcome.failure
+        if failure is None:
+            return outcome
+        written = await writer.abort()
+        message = f"{failure.message}; {written}" if written else failure.message
+        return attrs.evolve(outcome, failure=attrs.evolve(failure, message=message))
+
+    def _open_writer(self, runtime: TaskRuntime, gate: CommitGate) -> BatchWriter:
+        plugin, handler = runtime.plugin, runtime.request.result_handler
+        assert isinstance(plugin, StreamingWriterPlugin)
+        assert handler is not None
+        return plugin.open(self._writer_context(runtime, gate), handler.config)
+
+    async def _write_batches(self, runtime: TaskRuntime) -> None:
+        """Write until cancelled; a failure ends the calls phase. The writer is never left with a transaction open."""
+        assert runtime.writes is not None
+        assert runtime.batch_writer is not None
+        try:
+            outcome = await _guard(
+                partial(self._drain_writes, runtime), TaskFailureCode.PLUGIN_FAILED, runtime
+            )
+            runtime.write_failure = outcome.failure
+            runtime.calls_over.set()
+        except trio.Cancelled:
+            if runtime.scope.cancel_called:  # the task was ended from outside
+                with trio.CancelScope(shield=True):
+                    await runtime.batch_writer.abort()
+            raise
+
+    async def _drain_writes(self, runtime: TaskRuntime) -> NoReturn:
+        assert runtime.writes is not None
+        assert runtime.batch_writer is not None
+        await runtime.writes.run(runtime.batch_writer, self._admission.stages["plugin"])
+
+    def _calls_started(self, runtime: TaskRuntime, built: BuildResult) -> TaskCallsStarted:
         request = runtime.request
+        source = built.source if built.stream is None else StreamSource(built.stream.function)
+        assert source is not None
         return TaskCallsStarted(
             task_id=request.task_id,
             instance_id=request.instance_id,
-            source=runtime.built.source,
+            source=source,
             failure_policy=request.call_failure_policy,
             retry_policy=request.call_retry_policy,
             call_budget_ms=request.call_budget_ms,
@@ -167,24 +253,54 @@ class Phases:
             return outcome
 
     async def _write(self, runtime: TaskRuntime, gate: CommitGate, started: float) -> PhaseOutcome:
-        plugin, handler, outputs = runtime.plugin, runtime.request.result_handler, runtime.outputs
+        plugin, handler = runtime.plugin, runtime.request.result_handler
         assert plugin is not None
         assert handler is not None
-        assert outputs is not None
-        context = WriterContext(
+        if runtime.batch_writer is not None:
+            plugin_results = await runtime.batch_writer.finish()
+        else:
+            assert runtime.outputs is not None
+            plugin_results = await plugin.write(
+                self._writer_context(runtime, gate), handler.config, runtime.outputs
+            )
+        runtime.times.write_ms = _ms_since(started)
+        return self._written(runtime, plugin_results)
+
+    def _writer_context(self, runtime: TaskRuntime, gate: CommitGate) -> WriterContext:
+        return WriterContext(
             task_id=runtime.request.task_id,
             blocks=runtime.blocks,
             threads=self._threads,
             gate=gate,
             wall_ms=self._clock.wall_ms(),
         )
-        plugin_results = await plugin.write(context, handler.config, outputs)
-        runtime.times.write_ms = _ms_since(started)
-        return self._written(runtime, plugin_results)
 
     def _written(self, runtime: TaskRuntime, plugin_results: bytes) -> PhaseOutcome:
         assert runtime.calls_result is not None
         return attrs.evolve(_calls_outcome(runtime, runtime.calls_result), plugin_results=plugin_results)
+
+
+def _writes_meanwhile(runtime: TaskRuntime, built: BuildResult, plugin: WriterPlugin) -> bool:
+    """Whether batches are written as they settle: not where one failed call must keep every row out (COLLECT_ALL)."""
+    return (
+        built.stream is not None
+        and isinstance(plugin, StreamingWriterPlugin)
+        and runtime.request.call_failure_policy is CallFailurePolicy.FAST_FAIL
+    )
+
+
+async def _produce(production: Production, task_id: str, post: Callable[[DispatchEvent], None]) -> None:
+    """Make the batches of a task; the end, or what went wrong, is a fact for the dispatcher."""
+    failure: TaskFailure | None = None
+    try:
+        await production.run(lambda batch: post(CallBatchProduced(task_id=task_id, batch=batch)))
+    except StepFailed as failed:
+        failure = TaskFailure(code=failed.code, message=failed.message)
+    except Exception as error:
+        log.exception("phase_defect", task_id=task_id, code=TaskFailureCode.BUILDER_FAILED)
+        message = f"internal error ({type(error).__name__}: {error}); the worker's log has the traceback"
+        failure = TaskFailure(code=TaskFailureCode.BUILDER_FAILED, message=message)
+    post(CallProductionEnded(task_id=task_id, failure=failure))
 
 
 def measured(runtime: TaskRuntime, calls: CallsStatistic) -> PhaseOutcome:

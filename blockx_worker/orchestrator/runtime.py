@@ -6,9 +6,10 @@ import attrs
 import trio
 
 from blockx_worker.dispatch.commands import CallsStatistic, ConvergeTaskCalls
-from blockx_worker.model.tasks import TaskRequest, TaskStatistic
+from blockx_worker.model.tasks import TaskFailure, TaskRequest, TaskStatistic
 from blockx_worker.orchestrator.outputs import OutputStore
-from blockx_worker.ports import BuildResult, FunctionView, WriterPlugin
+from blockx_worker.orchestrator.streams import Production, WriteQueue
+from blockx_worker.ports import BatchWriter, BuildResult, FunctionView, TaskIo, WriterPlugin
 
 __all__ = ["PhaseTimes", "TaskRuntime"]
 
@@ -39,6 +40,11 @@ class TaskRuntime:
     built: BuildResult | None = None
     blocks: tuple[int, int] | None = None
     outputs: OutputStore | None = None
+    io: TaskIo = attrs.field(init=False)
+    production: Production | None = None
+    writes: WriteQueue | None = None
+    batch_writer: BatchWriter | None = None
+    write_failure: TaskFailure | None = None
     calls_over: trio.Event = attrs.field(factory=trio.Event)
     calls_result: ConvergeTaskCalls | None = None
     times: PhaseTimes = attrs.field(factory=PhaseTimes)
@@ -55,5 +61,7 @@ class TaskRuntime:
             cache_hits=calls.cache_hits,
             output_bytes=calls.output_bytes,
             executor_ms=calls.run_us // 1000,
+            subcalls=calls.subcalls,
+            io_requests=calls.io_requests,
             **attrs.asdict(self.times),
         )
