@@ -20,6 +20,7 @@ from blockx_worker.model.watch import ResultPage, WatchEvent, WorkerStatus
 
 __all__ = [
     "BatchWriter",
+    "BlockNotFound",
     "BlockStore",
     "BlockStoreError",
     "BuildResult",
@@ -46,6 +47,7 @@ __all__ = [
     "StepFailed",
     "StreamingWriterPlugin",
     "SubmitReply",
+    "TableNotFound",
     "TaskIo",
     "Threads",
     "WatchCursor",
@@ -222,6 +224,14 @@ class FunctionProvider(Protocol):
 
 class BlockStoreError(Exception):
     """A block store cannot give what was asked for: one sentence for people that names the table, file or block."""
+
+
+class TableNotFound(BlockStoreError):
+    """The store has no such table."""
+
+
+class BlockNotFound(BlockStoreError):
+    """The store does not know a block that was asked for, which is not the same as a block without rows."""
 
 
 class BlockStore(Protocol):

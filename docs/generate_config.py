@@ -28,7 +28,9 @@ The worker reads its settings from five layers; the later wins: built-in default
   of bytes or `64MiB`, `1GiB`. Lists in the environment are separated by commas.
 * **Paths.** A relative path in the file starts at the file's folder, in a variable or flag at the current directory.
 * **Targets.** `[targets]` maps names to database URLs; `BLOCKX_TARGETS_MAIN` sets the target `main`. Passwords are masked
-  wherever a URL is printed.
+  wherever a URL is printed; of `io.rpc.endpoints` only host and port are shown, since keys often stand in the path.
+* **Extensions.** `[extensions.NAME]`, even empty, makes the worker use the extension of that name; what the keys mean says
+  the extension. They are read from the file only.
 * **Mistakes.** An unknown key, an unknown `BLOCKX_` variable, a wrong type or a value out of range stops the start with one
   line for each problem.
 
@@ -101,7 +103,7 @@ def _range(field: SettingField) -> str:
 
 def _default(field: SettingField) -> str:
     value = field.default
-    if value is None or value == {}:
+    if value is None or value in ({}, []):
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -17,8 +17,10 @@ sys.path.insert(0, str(PAGE.parents[2]))
 
 from blockx_worker.model.errors import (  # noqa: E402 - the repository's own tree comes first on the path
     CALL_ERROR_RULES,
+    IO_ERROR_RETRYABLE,
     CallErrorKind,
     ErrorCode,
+    IoErrorKind,
     TaskFailureCode,
 )
 from blockx_worker.rpc.errors import STATUS_OF_CODE  # noqa: E402
@@ -73,10 +75,27 @@ KINDS = {
     CallErrorKind.DISPATCH_REFUSED: "The call could not be sent; it is tried again by itself.",
 }
 
+IO_KINDS = {
+    IoErrorKind.IO_BACKEND_NOT_FOUND: "This worker has no back end of that name; the message names those it has.",
+    IoErrorKind.IO_BAD_REQUEST: "The back end does not know the operation, or a field of the request is wrong.",
+    IoErrorKind.IO_BUSY: "Too many requests of the task wait for the back end (`io.max_queue`, `io.max_queue_bytes`).",
+    IoErrorKind.IO_TIMEOUT: "No answer within the back end's time-out or what was left of the call's budget.",
+    IoErrorKind.IO_ANSWER_TOO_LARGE: "The answer is above `io.max_answer_bytes`. Ask for less at a time.",
+    IoErrorKind.IO_BACKEND_FAILED: "A defect of the back end; the worker's log has the traceback.",
+    IoErrorKind.IO_CLOSED: "The task has ended, or the worker stops.",
+    IoErrorKind.RPC_ERROR: "The JSON-RPC server answered with an error; retryable where it refused for its load.",
+    IoErrorKind.RPC_UNAVAILABLE: "No endpoint answered: connection errors, 429 or 5xx to the last attempt; not "
+    "retryable where every endpoint refused the request for good (401, 404, …).",
+    IoErrorKind.RPC_BAD_RESPONSE: "An endpoint answered something that is no JSON-RPC answer to the request.",
+    IoErrorKind.TABLE_NOT_FOUND: "The block store has no such table.",
+    IoErrorKind.BLOCK_NOT_FOUND: "The block store does not know a block that was asked for.",
+    IoErrorKind.STORE_ERROR: "The block store could not be read; the message says what and why.",
+}
+
 
 def page() -> str:
     """The whole page as Markdown."""
-    return "\n".join([*_refusals(), *_failures(), *_kinds()]) + "\n"
+    return "\n".join([*_refusals(), *_failures(), *_kinds(), *_io_kinds()]) + "\n"
 
 
 def _refusals() -> Iterator[str]:
@@ -123,6 +142,21 @@ def _kinds() -> Iterator[str]:
         rule = CALL_ERROR_RULES[kind]
         retried = "if it says so" if rule.retryable is None else _word(rule.retryable)
         yield f"| {kind} | {retried} | {_word(rule.charged)} | {_word(rule.shared)} | {sentence} |"
+
+
+def _io_kinds() -> Iterator[str]:
+    _complete(IoErrorKind, IO_KINDS)
+    yield ""
+    yield "## Failed requests to back ends"
+    yield ""
+    yield "User code sees them as exceptions with `kind` and `retryable`; a function that does not handle one fails with"
+    yield "it. Back ends of extensions may add kinds of their own."
+    yield ""
+    yield "| kind | retryable | meaning |"
+    yield "| --- | --- | --- |"
+    for kind, sentence in IO_KINDS.items():
+        retryable = IO_ERROR_RETRYABLE[kind]
+        yield f"| {kind} | {'as it says' if retryable is None else _word(retryable)} | {sentence} |"
 
 
 def _word(value: bool) -> str:

@@ -11,8 +11,9 @@ import msgspec
 
 from blockx_worker.cli.options import json_option, settings_options
 from blockx_worker.cli.settings import load
-from blockx_worker.config import LoadedSettings, redact_url
-from blockx_worker.config.fields import FIELDS, value_at
+from blockx_worker.config import LoadedSettings
+from blockx_worker.config.fields import FIELDS
+from blockx_worker.config.shown import shown_value
 from blockx_worker.config.values import format_duration, format_size
 
 __all__ = ["config"]
@@ -40,24 +41,26 @@ def config(profile: str | None, config_file: Path | None, *, as_json: bool, **fl
 
 def _rows(loaded: LoadedSettings) -> Iterator[tuple[str, Any, str]]:
     for path, origin in loaded.origins.items():
-        section, _, name = path.partition(".")
-        if section == "targets":
-            yield path, redact_url(loaded.settings.targets[name]), origin
-        else:
-            yield path, value_at(loaded.settings, path), origin
+        yield path, shown_value(loaded.settings, path), origin
 
 
 def _text(path: str, value: Any) -> str:
     """As it would stand in the file, with the unit where that helps reading."""
-    field = FIELDS.get(path)
-    if value is None:
-        return "(unset)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | Mapping):
-        return ",".join(value)
-    if field is not None and value and field.kind == "ms":
-        return f"{value} ({format_duration(value)})"
-    if field is not None and value and field.kind == "bytes":
-        return f"{value} ({format_size(value)})"
-    return str(value)
+    match value:
+        case None:
+            return "(unset)"
+        case bool():
+            return str(value).lower()
+        case list():
+            return ",".join(value)
+        case Mapping():
+            return ", ".join(f"{key} = {inner}" for key, inner in value.items()) or "(empty)"
+        case _:
+            return f"{value}{_unit(path, value)}"
+
+
+def _unit(path: str, value: Any) -> str:
+    kind = FIELDS[path].kind if path in FIELDS else "text"
+    if value and kind == "ms":
+        return f" ({format_duration(value)})"
+    return f" ({format_size(value)})" if value and kind == "bytes" else ""

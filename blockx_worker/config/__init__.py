@@ -2,6 +2,7 @@
 
 from blockx_worker.config.addresses import format_address, is_loopback, is_wildcard, parse_address
 from blockx_worker.config.errors import ConfigError
+from blockx_worker.config.io_settings import BlockDbSettings, IoSettings, JsonRpcSettings
 from blockx_worker.config.load import LoadedSettings, load_settings
 from blockx_worker.config.redact import redact_url
 from blockx_worker.config.settings import (
@@ -16,8 +17,11 @@ from blockx_worker.config.settings import (
 
 __all__ = [
     "AdmissionSettings",
+    "BlockDbSettings",
     "ConfigError",
     "DispatcherSettings",
+    "IoSettings",
+    "JsonRpcSettings",
     "LoadedSettings",
     "LogSettings",
     "RpcSettings",

@@ -14,10 +14,21 @@ from msgspec import inspect
 
 from blockx_worker.config.settings import Settings
 
-__all__ = ["FIELDS", "SECTIONS", "SettingField", "value_at"]
+__all__ = ["FIELDS", "MAPS", "SECTIONS", "Kind", "SettingField", "value_at"]
 
 Kind: TypeAlias = Literal[
-    "count", "ms", "bytes", "bool", "choice", "text", "path", "address", "list", "targets"
+    "count",
+    "ms",
+    "bytes",
+    "bool",
+    "choice",
+    "text",
+    "path",
+    "address",
+    "list",
+    "urls",
+    "targets",
+    "extensions",
 ]
 
 
@@ -38,7 +49,7 @@ class SettingField:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment; the prefix of the names for `targets`."""
+        """Its name in the environment; the prefix of the names for `targets`; `extensions` has none."""
         return "BLOCKX_" + self.path.replace(".", "_").upper()
 
 
@@ -100,5 +111,15 @@ def _default(field: inspect.Field) -> Any:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
+def _parents(path: str) -> Iterator[str]:
+    """The sections around a field, the outermost first."""
+    names = path.split(".")
+    for depth in range(1, len(names)):
+        yield ".".join(names[:depth])
+
+
 FIELDS: dict[str, SettingField] = {f.path: f for f in _walk(Settings, "")}
-SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(p.partition(".")[0] for p in FIELDS if "." in p))
+SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(p for path in FIELDS for p in _parents(path)))
+
+# Fields that are tables of names chosen by whoever writes them.
+MAPS: tuple[str, ...] = tuple(f.path for f in FIELDS.values() if f.kind in {"targets", "extensions"})

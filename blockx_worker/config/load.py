@@ -20,8 +20,9 @@ import msgspec
 
 from blockx_worker.config.checks import check_settings
 from blockx_worker.config.errors import ConfigError, problem_line
-from blockx_worker.config.fields import FIELDS, SettingField, value_at
+from blockx_worker.config.fields import FIELDS, MAPS, SettingField, value_at
 from blockx_worker.config.names import unknown_path, unknown_variable
+from blockx_worker.config.redact import redact_endpoint
 from blockx_worker.config.settings import Settings
 from blockx_worker.config.targets import absolute_sqlite
 from blockx_worker.config.toml import Entry, read_toml
@@ -32,7 +33,7 @@ __all__ = ["LoadedSettings", "load_settings"]
 
 PREFIX = "BLOCKX_"
 TARGETS_PREFIX = "BLOCKX_TARGETS_"
-_TARGET_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_CHOSEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +78,7 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[En
     for field in FIELDS.values():
         if field.legacy_variable and environ.get(field.legacy_variable):
             yield Entry(field.path, environ[field.legacy_variable], f"env {field.legacy_variable}")
-    by_variable = {f.variable: f for f in FIELDS.values() if f.kind != "targets"}
+    by_variable = {f.variable: f for f in FIELDS.values() if f.path not in MAPS}
     for name in sorted(n for n in environ if n.startswith(PREFIX) and environ[n]):
         if name.startswith(TARGETS_PREFIX):
             yield Entry("targets." + name.removeprefix(TARGETS_PREFIX).lower(), environ[name], f"env {name}")
@@ -120,7 +121,7 @@ def _read_all(entries: list[Entry], problems: list[str]) -> tuple[dict[str, Any]
         try:
             value = read_value(field, entry.raw)
         except ValueError as error:
-            problems.append(problem_line(entry.path, entry.raw, entry.origin, str(error)))
+            problems.append(problem_line(entry.path, _masked(field, entry.raw), entry.origin, str(error)))
             continue
         values[entry.path] = _placed(field, value, entry.base)
         origins[entry.path] = entry.origin
@@ -129,9 +130,17 @@ def _read_all(entries: list[Entry], problems: list[str]) -> tuple[dict[str, Any]
 
 def _field_of(path: str) -> SettingField | None:
     section, _, name = path.partition(".")
-    if section == "targets" and _TARGET_NAME.fullmatch(name):
-        return FIELDS["targets"]
-    return FIELDS.get(path) if path != "targets" else None
+    if section in MAPS:
+        return FIELDS[section] if _CHOSEN_NAME.fullmatch(name) else None
+    return FIELDS.get(path)
+
+
+def _masked(field: SettingField, raw: object) -> object:
+    """A value that is wrong, as it may be shown."""
+    if field.kind != "urls":
+        return raw
+    urls = raw if isinstance(raw, list) else str(raw).split(",")
+    return ",".join(redact_endpoint(str(url).strip()) for url in urls)
 
 
 def _placed(field: SettingField, value: Any, base: Path | None) -> Any:
@@ -147,15 +156,18 @@ def _placed(field: SettingField, value: Any, base: Path | None) -> Any:
 def _build(values: Mapping[str, Any]) -> Settings:
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        section, _, name = path.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value
+        *sections, name = path.split(".")
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
     return msgspec.convert(tree, Settings)
 
 
 def _all_origins(settings: Settings, values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
-    result = {path: origins.get(path, "default") for path in FIELDS if path != "targets"}
+    result = {path: origins.get(path, "default") for path in FIELDS if path not in MAPS}
     for path, value in values.items():
         if path in FIELDS and value_at(settings, path) != value:
             result[path] = f"{origins[path]}, adjusted"
-    result |= {path: origin for path, origin in origins.items() if path.startswith("targets.")}
+    result |= {path: origin for path, origin in origins.items() if path.partition(".")[0] in MAPS}
     return result

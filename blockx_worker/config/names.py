@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from blockx_worker.config.fields import FIELDS, SECTIONS
+from blockx_worker.config.fields import FIELDS, MAPS, SECTIONS
 
 __all__ = ["unknown_path", "unknown_section", "unknown_variable"]
 
@@ -14,8 +14,8 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 def unknown_path(path: str, origin: str) -> str:
     """The problem line for a key that names no field. Values are left out: what is unknown may be a secret."""
-    if path.startswith("targets."):
-        return f"{path} ({origin}): a target's name consists of at most 64 letters, digits, '_' and '-'"
+    if path.partition(".")[0] in MAPS:
+        return f"{path} ({origin}): this name may have at most 64 letters, digits, '_' and '-'"
     guess = _nearest(_HUMP.sub("_", path).replace("-", "_").lower())
     return f"{path} ({origin}): unknown field{_did_you_mean(guess)}"
 
@@ -24,7 +24,7 @@ def unknown_section(name: str) -> str | None:
     """What to say of a table that is no section; None if a field has that name."""
     if name in FIELDS:
         return None
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), [*SECTIONS, "targets"], n=1)
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), [*SECTIONS, *MAPS], n=1)
     return f"unknown section{_did_you_mean(f'[{close[0]}]' if close else None)}"
 
 

@@ -7,13 +7,17 @@ So the work must grow with the length of a text and never with its square, whate
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["MASK", "redact_url"]
+__all__ = ["MASK", "redact_endpoint", "redact_section", "redact_url"]
 
 MASK = "***"
 
 _BETWEEN_WORDS = re.compile(r"([\s'\"]+)")
 _LOGIN = re.compile(r"(?P<before>://[^/:@?#]*:).+")
+_ENDPOINT = re.compile(r"(?P<before>https?://)(?P<login>.*@)?(?P<host>[^/?#@]*)/?(?P<rest>.*)", re.DOTALL)
+_SECRET_NAME = re.compile(r"password|passwd|pwd|token|secret|key|credential", re.IGNORECASE)
 _PARAMETER = re.compile(
     r"(?P<before>\b(?:password|passwd|pwd|sslpassword|token|access_token|secret|api_?key)=)(?P<secret>'[^']*'|[^&\s'\"]+)",
     re.IGNORECASE,
@@ -25,6 +29,27 @@ def redact_url(text: str) -> str:
     if "://" in text and "@" in text:
         text = "".join(map(_mask_login, _BETWEEN_WORDS.split(text)))
     return _PARAMETER.sub(rf"\g<before>{MASK}", text)
+
+
+def redact_endpoint(url: str) -> str:
+    """Scheme, host and port of a URL: for servers that take their key in the path, nothing else may be shown."""
+    match = _ENDPOINT.match(url)
+    if match is None:
+        return MASK
+    return (
+        match["before"]
+        + (f"{MASK}@" if match["login"] else "")
+        + match["host"]
+        + (f"/{MASK}" if match["rest"] else "")
+    )
+
+
+def redact_section(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of free keys with what is secret by its name or its form masked."""
+    return {
+        key: MASK if _SECRET_NAME.search(key) else redact_url(value) if isinstance(value, str) else value
+        for key, value in section.items()
+    }
 
 
 def _mask_login(word: str) -> str:

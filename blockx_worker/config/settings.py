@@ -13,10 +13,22 @@ import sys
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from blockx_worker.config.addresses import is_loopback, parse_address
+from blockx_worker.config.annotations import (
+    DAY_MS,
+    GIB,
+    KIB,
+    MIB,
+    Section,
+    count,
+    ms,
+    path,
+    size,
+    word,
+)
+from blockx_worker.config.io_settings import IoSettings
 
 __all__ = [
     "AdmissionSettings",
@@ -27,11 +39,6 @@ __all__ = [
     "StreamBuildSettings",
     "WriterSettings",
 ]
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-DAY_MS = 86_400_000
 
 STALL_GRACE_MS = 5000
 STALL_MARGIN_MS = 1000
@@ -55,51 +62,21 @@ LogFormat: TypeAlias = Literal["auto", "console", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
-def _meta(description: str, low: int | None, high: int | None, **extra: Any) -> Meta:
-    return Meta(ge=low, le=high, description=description, extra=extra)
-
-
-def _count(low: int, high: int, description: str, **extra: Any) -> Meta:
-    return _meta(description, low, high, **extra)
-
-
-def _ms(low: int, high: int, description: str, **extra: Any) -> Meta:
-    return _meta(description, low, high, kind="ms", **extra)
-
-
-def _size(low: int, high: int, description: str, **extra: Any) -> Meta:
-    return _meta(description, low, high, kind="bytes", **extra)
-
-
-def _word(description: str, **extra: Any) -> Meta:
-    return Meta(description=description, extra=extra)
-
-
-def _path(description: str, **extra: Any) -> Meta:
-    return Meta(description=description, extra={"kind": "path", **extra})
-
-
 def usable_cpus() -> int:
     """How many CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections: immutable, and a key it does not know is an error."""
-
-
-class DispatcherSettings(_Section, frozen=True, kw_only=True):
+class DispatcherSettings(Section, frozen=True, kw_only=True):
     """How calls are chosen, sent, watched and given up."""
 
-    executor_max_inflight: Annotated[int, _count(1, 65_536, "Calls that one executor may hold at once.")] = (
-        128
-    )
+    executor_max_inflight: Annotated[int, count(1, 65_536, "Calls that one executor may hold at once.")] = 128
     executor_max_runnable: Annotated[
-        int, _count(1, 65_536, "Runnable calls above which an executor gets no new ones.")
+        int, count(1, 65_536, "Runnable calls above which an executor gets no new ones.")
     ] = 128
     executor_selection_sample_size: Annotated[
         int,
-        _count(
+        count(
             0,
             1024,
             "Eligible executors that are compared for each call; 0 compares all.",
@@ -107,14 +84,14 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
         ),
     ] = 0
     executor_memory_high_watermark: Annotated[
-        int, _size(0, 1 << 50, "Memory of an executor above which it gets no new calls; 0 = no limit.")
+        int, size(0, 1 << 50, "Memory of an executor above which it gets no new calls; 0 = no limit.")
     ] = 0
     task_max_inflight_calls: Annotated[
-        int, _count(1, 1_000_000, "Calls of one task that are ready, running or waiting at once.")
+        int, count(1, 1_000_000, "Calls of one task that are ready, running or waiting at once.")
     ] = 1024
     call_deadline_ms: Annotated[
         int,
-        _ms(
+        ms(
             0,
             DAY_MS,
             "Budget of one attempt of a call where the task names none: time on the executor, IO, subcalls and sleep, "
@@ -124,7 +101,7 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
     ] = 5000
     scheduler_stall_timeout_ms: Annotated[
         int,
-        _ms(
+        ms(
             0,
             2 * DAY_MS,
             "An executor whose scheduler stood still for longer gets no new calls. 0 = call_deadline_ms + 5 s, which is "
@@ -132,20 +109,20 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
             env="SCHEDULER_STALL_TIMEOUT_MS",
         ),
     ] = 0
-    max_subcall_depth: Annotated[int, _count(1, 64, "How deep calls may call other functions.")] = 8
+    max_subcall_depth: Annotated[int, count(1, 64, "How deep calls may call other functions.")] = 8
     base_backoff_ms: Annotated[
-        int, _ms(0, 60_000, "Base of the exponential back-off between attempts where the task names none.")
+        int, ms(0, 60_000, "Base of the exponential back-off between attempts where the task names none.")
     ] = 10
     instance_fairness: Annotated[
         bool,
-        _word(
+        word(
             "Share the executors max-min fairly over instance ids instead of round robin over tasks.",
             env="DISPATCH_INSTANCE_FAIRNESS",
         ),
     ] = False
     instance_fairness_quantum: Annotated[
         int,
-        _count(
+        count(
             0,
             1024,
             "Calls in a row from one instance before the next is chosen; 0 and 1 choose for every call. Needs "
@@ -155,7 +132,7 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
     ] = 0
     max_collected_output_bytes: Annotated[
         int,
-        _size(
+        size(
             0,
             1 << 50,
             "Outputs of one task above which it ends as OUTPUT_BYTES_EXCEEDED; 0 = no limit.",
@@ -163,34 +140,34 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
         ),
     ] = 0
     call_cache_bytes: Annotated[
-        int, _size(0, 1 << 40, "Memory for the results of calls that a task may repeat; 0 = no cache.")
+        int, size(0, 1 << 40, "Memory for the results of calls that a task may repeat; 0 = no cache.")
     ] = 32 * MIB
     actor_slice_calls: Annotated[
-        int, _count(1, 65_536, "Calls handled in one go before other work of the worker gets its turn.")
+        int, count(1, 65_536, "Calls handled in one go before other work of the worker gets its turn.")
     ] = 128
     heartbeat_timeout_ms: Annotated[
         int,
-        _ms(
+        ms(
             0,
             3 * DAY_MS,
             "An executor that was not heard for longer is killed and replaced. 0 = the stall time-out + 5 s, at "
             "least 10 s.",
         ),
     ] = 0
-    heartbeat_interval_ms: Annotated[int, _ms(10, 60_000, "How often an executor reports.")] = 500
+    heartbeat_interval_ms: Annotated[int, ms(10, 60_000, "How often an executor reports.")] = 500
     cancel_kill_ms: Annotated[
-        int, _ms(100, 600_000, "An executor that does not stop a cancelled call for so long is killed.")
+        int, ms(100, 600_000, "An executor that does not stop a cancelled call for so long is killed.")
     ] = 2000
     wedge_grace_ms: Annotated[
-        int, _ms(100, 600_000, "An executor that does not stop a call so long after its budget is killed.")
+        int, ms(100, 600_000, "An executor that does not stop a call so long after its budget is killed.")
     ] = 5000
     outbox_frames: Annotated[
-        int, _count(2, 65_536, "Frames waiting to be sent to one executor; at the limit calls are put off.")
+        int, count(2, 65_536, "Frames waiting to be sent to one executor; at the limit calls are put off.")
     ] = 256
-    coalesce_frames: Annotated[int, _count(1, 4096, "Frames sent to an executor in one write.")] = 64
+    coalesce_frames: Annotated[int, count(1, 4096, "Frames sent to an executor in one write.")] = 64
     inbox_frames: Annotated[
         int,
-        _count(1, 65_536, "Frames read from one executor and not yet handled; at the limit reading pauses."),
+        count(1, 65_536, "Frames read from one executor and not yet handled; at the limit reading pauses."),
     ] = 1024
 
     def __post_init__(self) -> None:
@@ -203,75 +180,75 @@ class DispatcherSettings(_Section, frozen=True, kw_only=True):
             force_setattr(self, "heartbeat_timeout_ms", max(MIN_HEARTBEAT_TIMEOUT_MS, stall + STALL_GRACE_MS))
 
 
-class AdmissionSettings(_Section, frozen=True, kw_only=True):
+class AdmissionSettings(Section, frozen=True, kw_only=True):
     """How many tasks may be in a stage at once; the others wait for their turn, which the task deadline limits."""
 
-    builder_task_slots: Annotated[int, _count(1, 65_536, "Tasks whose calls are being built.")] = 4
+    builder_task_slots: Annotated[int, count(1, 65_536, "Tasks whose calls are being built.")] = 4
     executor_task_slots: Annotated[
-        int, _count(1, 65_536, "Tasks whose calls are running.", env="EXECUTOR_TASK_SLOTS")
+        int, count(1, 65_536, "Tasks whose calls are running.", env="EXECUTOR_TASK_SLOTS")
     ] = 32
-    plugin_task_slots: Annotated[int, _count(1, 65_536, "Tasks whose results are being written.")] = 8
-    scan_task_slots: Annotated[int, _count(1, 65_536, "Tasks that read block tables.")] = 4
+    plugin_task_slots: Annotated[int, count(1, 65_536, "Tasks whose results are being written.")] = 8
+    scan_task_slots: Annotated[int, count(1, 65_536, "Tasks that read block tables.")] = 4
 
 
-class StreamBuildSettings(_Section, frozen=True, kw_only=True):
+class StreamBuildSettings(Section, frozen=True, kw_only=True):
     """Builders that produce calls while earlier ones run."""
 
-    enabled: Annotated[bool, _word("Let builders that can stream do so.")] = True
+    enabled: Annotated[bool, word("Let builders that can stream do so.")] = True
     max_outstanding_batches: Annotated[
-        int, _count(1, 1024, "Batches of a task that are produced and not yet done.")
+        int, count(1, 1024, "Batches of a task that are produced and not yet done.")
     ] = 2
-    batch_max_rows: Annotated[int, _count(1, 1_000_000, "Calls in one batch.")] = 8192
-    batch_max_args_bytes: Annotated[int, _size(KIB, GIB, "Arguments in one batch.")] = 32 * MIB
+    batch_max_rows: Annotated[int, count(1, 1_000_000, "Calls in one batch.")] = 8192
+    batch_max_args_bytes: Annotated[int, size(KIB, GIB, "Arguments in one batch.")] = 32 * MIB
 
 
-class RpcSettings(_Section, frozen=True, kw_only=True):
+class RpcSettings(Section, frozen=True, kw_only=True):
     """Limits of the gRPC server."""
 
     max_request_bytes: Annotated[
-        int, _size(KIB, GIB, "Largest request; a larger one is refused at its header.")
+        int, size(KIB, GIB, "Largest request; a larger one is refused at its header.")
     ] = 64 * MIB
     keepalive_time_ms: Annotated[
-        int, _ms(100, DAY_MS, "A silent connection is asked for a sign of life after this.")
+        int, ms(100, DAY_MS, "A silent connection is asked for a sign of life after this.")
     ] = 20_000
     keepalive_timeout_ms: Annotated[
-        int, _ms(100, DAY_MS, "A connection that gives none for so long is closed.")
+        int, ms(100, DAY_MS, "A connection that gives none for so long is closed.")
     ] = 10_000
-    max_watch_ids: Annotated[int, _count(1, 100_000, "Task ids in one WatchTasks request.")] = 1000
-    max_wait_ms: Annotated[int, _ms(0, DAY_MS, "Longest wait_ms of a SubmitTask request.")] = 600_000
-    progress_interval_ms: Annotated[int, _ms(10, 60_000, "Watchers hear of progress at most this often.")] = (
+    max_watch_ids: Annotated[int, count(1, 100_000, "Task ids in one WatchTasks request.")] = 1000
+    max_wait_ms: Annotated[int, ms(0, DAY_MS, "Longest wait_ms of a SubmitTask request.")] = 600_000
+    progress_interval_ms: Annotated[int, ms(10, 60_000, "Watchers hear of progress at most this often.")] = (
         250
     )
     output_segment_bytes: Annotated[
-        int, _size(KIB, 3 * MIB, "Size of the pieces that outputs are kept and sent in.")
+        int, size(KIB, 3 * MIB, "Size of the pieces that outputs are kept and sent in.")
     ] = MIB
 
 
-class WriterSettings(_Section, frozen=True, kw_only=True):
+class WriterSettings(Section, frozen=True, kw_only=True):
     """Writing results to databases."""
 
     allow_urls: Annotated[
         bool | None,
-        _word(
+        word(
             "May tasks name a database by URL? Unset: only when the worker listens on loopback. Names in [targets] always work."
         ),
     ] = None
     sqlite_busy_timeout_ms: Annotated[
-        int, _ms(0, 600_000, "How long to wait for an SQLite file that another process has locked.")
+        int, ms(0, 600_000, "How long to wait for an SQLite file that another process has locked.")
     ] = 10_000
-    batch_rows: Annotated[
-        int, _count(1, 1_000_000, "Rows handed to the database in one statement batch.")
-    ] = 10_000
+    batch_rows: Annotated[int, count(1, 1_000_000, "Rows handed to the database in one statement batch.")] = (
+        10_000
+    )
 
 
-class LogSettings(_Section, frozen=True, kw_only=True):
+class LogSettings(Section, frozen=True, kw_only=True):
     """The worker's log, on stderr."""
 
-    format: Annotated[LogFormat, _word("auto: console on a terminal, else json.")] = "auto"
-    level: Annotated[LogLevel, _word("The least severe level that is written.")] = "info"
+    format: Annotated[LogFormat, word("auto: console on a terminal, else json.")] = "auto"
+    level: Annotated[LogLevel, word("The least severe level that is written.")] = "info"
     user_lines_per_s: Annotated[
         int,
-        _count(
+        count(
             0,
             1_000_000,
             "Lines printed by functions that are logged per second and executor; more are counted.",
@@ -279,59 +256,59 @@ class LogSettings(_Section, frozen=True, kw_only=True):
     ] = 200
 
 
-class Settings(_Section, frozen=True, kw_only=True):
+class Settings(Section, frozen=True, kw_only=True):
     """Settings of one worker; immutable, with every derived value filled in."""
 
-    profile: Annotated[str, _word("Deployment shape: block or bundle.", flag="--profile")] = "block"
+    profile: Annotated[str, word("Deployment shape: block or bundle.", flag="--profile")] = "block"
     functions_dir: Annotated[
-        str | None, _path("Folder of the functions: modules and packages.", flag="--functions")
+        str | None, path("Folder of the functions: modules and packages.", flag="--functions")
     ] = None
     blocks_dir: Annotated[
-        str | None, _path("Folder store of block tables, read by table tasks.", flag="--blocks")
+        str | None, path("Folder store of block tables, read by table tasks.", flag="--blocks")
     ] = None
     listen: Annotated[
-        str, _word("HOST:PORT of the gRPC server; port 0 picks a free one.", kind="address", flag="--listen")
+        str, word("HOST:PORT of the gRPC server; port 0 picks a free one.", kind="address", flag="--listen")
     ] = "127.0.0.1:7420"
     advertise: Annotated[
         str | None,
-        _word("HOST:PORT under which clients reach the worker. Unset: listen.", kind="address"),
+        word("HOST:PORT under which clients reach the worker. Unset: listen.", kind="address"),
     ] = None
     insecure: Annotated[
-        bool, _word("Serve without encryption and tokens beyond loopback.", flag="--insecure")
+        bool, word("Serve without encryption and tokens beyond loopback.", flag="--insecure")
     ] = False
     ready_file: Annotated[
-        str | None, _path("File that appears, complete, once the worker serves.", flag="--ready-file")
+        str | None, path("File that appears, complete, once the worker serves.", flag="--ready-file")
     ] = None
-    task_slots: Annotated[int, _count(1, 65_536, "Tasks that may be leased or running at once.")] = 64
-    default_ttl_ms: Annotated[int, _ms(1, DAY_MS, "Lease of a slot where the request names none.")] = 30_000
-    max_ttl_ms: Annotated[int, _ms(1, DAY_MS, "Longest lease of a slot.")] = 600_000
+    task_slots: Annotated[int, count(1, 65_536, "Tasks that may be leased or running at once.")] = 64
+    default_ttl_ms: Annotated[int, ms(1, DAY_MS, "Lease of a slot where the request names none.")] = 30_000
+    max_ttl_ms: Annotated[int, ms(1, DAY_MS, "Longest lease of a slot.")] = 600_000
     default_timeout_ms: Annotated[
-        int, _ms(1, 30 * DAY_MS, "Time-out of a task where the request names none.")
+        int, ms(1, 30 * DAY_MS, "Time-out of a task where the request names none.")
     ] = 600_000
-    max_timeout_ms: Annotated[int, _ms(1, 30 * DAY_MS, "Longest time-out of a task.")] = DAY_MS
+    max_timeout_ms: Annotated[int, ms(1, 30 * DAY_MS, "Longest time-out of a task.")] = DAY_MS
     result_retention_ms: Annotated[
-        int, _ms(0, 30 * DAY_MS, "How long results of ended tasks can be read.")
+        int, ms(0, 30 * DAY_MS, "How long results of ended tasks can be read.")
     ] = 600_000
     result_retention_bytes: Annotated[
-        int, _size(0, 1 << 50, "Memory for results of ended tasks; the oldest go first.")
+        int, size(0, 1 << 50, "Memory for results of ended tasks; the oldest go first.")
     ] = GIB
     result_retention_count: Annotated[
-        int, _count(0, 10_000_000, "Number of results of ended tasks that are kept; the oldest go first.")
+        int, count(0, 10_000_000, "Number of results of ended tasks that are kept; the oldest go first.")
     ] = 10_000
     watch_disconnect_grace_ms: Annotated[
         int,
-        _ms(0, DAY_MS, "A task whose last owning watcher has gone is cancelled after this time; 0 = never."),
+        ms(0, DAY_MS, "A task whose last owning watcher has gone is cancelled after this time; 0 = never."),
     ] = 30_000
     drain_timeout_ms: Annotated[
-        int, _ms(0, DAY_MS, "How long a stopping worker waits for its tasks before it cancels them.")
+        int, ms(0, DAY_MS, "How long a stopping worker waits for its tasks before it cancels them.")
     ] = 20_000
     drain_linger_ms: Annotated[
-        int, _ms(0, 600_000, "How long watchers get to receive results after the last task has ended.")
+        int, ms(0, 600_000, "How long watchers get to receive results after the last task has ended.")
     ] = 2000
-    tick_ms: Annotated[int, _ms(10, 10_000, "Interval of the periodic checks.")] = 500
+    tick_ms: Annotated[int, ms(10, 10_000, "Interval of the periodic checks.")] = 500
     executor_count: Annotated[
         int,
-        _count(
+        count(
             0,
             1024,
             "Executor processes. 0 = 8, or the CPUs that the worker may use if those are fewer.",
@@ -340,49 +317,49 @@ class Settings(_Section, frozen=True, kw_only=True):
         ),
     ] = 0
     executor_spawn_mode: Annotated[
-        Literal["process"], _word("How executors are started.", env="EXECUTOR_SPAWN_MODE")
+        Literal["process"], word("How executors are started.", env="EXECUTOR_SPAWN_MODE")
     ] = "process"
     executor_python: Annotated[
         str | None,
-        _word(
+        word(
             "Interpreter of the executors: one that has blockx-executor and what the functions import. Unset: the worker's own."
         ),
     ] = None
     executor_env_allow: Annotated[
-        list[str], _word("Environment variables that executors inherit; all others are withheld.")
+        list[str], word("Environment variables that executors inherit; all others are withheld.")
     ] = msgspec.field(default_factory=lambda: list(DEFAULT_ENV_ALLOW))
-    executor_restart_delay_ms: Annotated[
-        int, _ms(0, 600_000, "Pause before a lost executor is replaced.")
-    ] = 1000
+    executor_restart_delay_ms: Annotated[int, ms(0, 600_000, "Pause before a lost executor is replaced.")] = (
+        1000
+    )
     executor_max_restarts: Annotated[
         int,
-        _count(0, 10_000, "Restarts of one executor within executor_restart_window_ms before it backs off."),
+        count(0, 10_000, "Restarts of one executor within executor_restart_window_ms before it backs off."),
     ] = 10
-    executor_restart_window_ms: Annotated[int, _ms(1, DAY_MS, "Window in which restarts are counted.")] = (
+    executor_restart_window_ms: Annotated[int, ms(1, DAY_MS, "Window in which restarts are counted.")] = (
         60_000
     )
-    executor_backoff_ms: Annotated[int, _ms(0, DAY_MS, "Pause after too many restarts.")] = 30_000
+    executor_backoff_ms: Annotated[int, ms(0, DAY_MS, "Pause after too many restarts.")] = 30_000
     executor_start_timeout_ms: Annotated[
-        int, _ms(100, 600_000, "An executor that has not reported for so long after its start is killed.")
+        int, ms(100, 600_000, "An executor that has not reported for so long after its start is killed.")
     ] = 30_000
     executor_stop_timeout_ms: Annotated[
-        int, _ms(0, 600_000, "An executor that has not ended for so long after SIGTERM is killed.")
+        int, ms(0, 600_000, "An executor that has not ended for so long after SIGTERM is killed.")
     ] = 2000
     default_max_attempts: Annotated[
-        int, _count(1, 100, "Attempts of a call where the task names none.", env="CALL_RETRY_MAX_ATTEMPTS")
+        int, count(1, 100, "Attempts of a call where the task names none.", env="CALL_RETRY_MAX_ATTEMPTS")
     ] = 3
     writer_commit_timeout_ms: Annotated[
-        int, _ms(1, DAY_MS, "How long the end of a task waits for a commit that has begun.")
+        int, ms(1, DAY_MS, "How long the end of a task waits for a commit that has begun.")
     ] = 30_000
     function_load_timeout_ms: Annotated[
-        int, _ms(100, DAY_MS, "How long an executor may take to compile and import a function's code.")
+        int, ms(100, DAY_MS, "How long an executor may take to compile and import a function's code.")
     ] = 60_000
     functions_poll_ms: Annotated[
-        int, _ms(10, DAY_MS, "How often the functions folder is looked at for changes.")
+        int, ms(10, DAY_MS, "How often the functions folder is looked at for changes.")
     ] = 1000
     runtime_dir: Annotated[
         str | None,
-        _path(
+        path(
             "Where socket directories live. Unset: a private folder under the system's temporary directory."
         ),
     ] = None
@@ -391,13 +368,24 @@ class Settings(_Section, frozen=True, kw_only=True):
     stream_build: StreamBuildSettings = StreamBuildSettings()
     rpc: RpcSettings = RpcSettings()
     writers: WriterSettings = WriterSettings()
+    io: IoSettings = IoSettings()
     targets: Annotated[
         dict[str, str],
-        _word(
+        word(
             "Databases that tasks may write to: NAME = URL (sqlite:///FILE or postgresql://…).",
             kind="targets",
         ),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
+    extensions: Annotated[
+        dict[str, dict[str, Any]],
+        word(
+            "Extensions to use: [extensions.NAME], whose keys the extension reads itself. A section may be empty.",
+            kind="extensions",
+        ),
+    ] = msgspec.field(default_factory=dict)
+    extensions_enabled: Annotated[
+        list[str], word("Further extensions to use: names of those that need no section.")
+    ] = msgspec.field(default_factory=list)
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from blockx_worker.config.errors import problem_line
-from blockx_worker.config.fields import SECTIONS
+from blockx_worker.config.fields import MAPS, SECTIONS
 from blockx_worker.config.names import unknown_section
 
 __all__ = ["Entry", "read_toml"]
@@ -41,15 +41,20 @@ def read_toml(file: Path, problems: list[str]) -> list[Entry]:
     return []
 
 
-def _entries(document: Mapping[str, Any], file: Path, problems: list[str]) -> Iterator[Entry]:
+def _entries(
+    table: Mapping[str, Any], file: Path, problems: list[str], section: str | None = None
+) -> Iterator[Entry]:
     origin, base = f"file {file}", file.parent
-    for key, value in document.items():
-        if isinstance(value, dict) and key in (*SECTIONS, "targets"):
+    for key, value in table.items():
+        path = f"{section}.{key}" if section else key
+        if isinstance(value, dict) and path in SECTIONS:
+            yield from _entries(value, file, problems, path)
+        elif isinstance(value, dict) and path in MAPS:
             for name, inner in value.items():
-                yield Entry(f"{key}.{name}", inner, origin, base)
-        elif key in (*SECTIONS, "targets"):
-            problems.append(problem_line(key, value, origin, f"expected a table: [{key}]"))
-        elif isinstance(value, dict) and unknown_section(key):
+                yield Entry(f"{path}.{name}", inner, origin, base)
+        elif path in SECTIONS or path in MAPS:
+            problems.append(problem_line(path, value, origin, f"expected a table: [{path}]"))
+        elif isinstance(value, dict) and section is None and unknown_section(key):
             problems.append(f"[{key}] ({origin}): {unknown_section(key)}")
         else:
-            yield Entry(key, value, origin, base)
+            yield Entry(path, value, origin, base)

@@ -8,10 +8,12 @@ says.
 from __future__ import annotations
 
 import re
-from typing import Any, assert_never
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
 
 from blockx_worker.config.addresses import parse_address
-from blockx_worker.config.fields import SettingField
+from blockx_worker.config.fields import Kind, SettingField
 
 __all__ = ["accepted", "format_duration", "format_size", "parse_duration", "parse_size", "read_value"]
 
@@ -70,6 +72,8 @@ def format_size(size: int) -> str:
 _ACCEPTED = {
     "bool": "true or false",
     "list": "a list of texts; in the environment separated by commas",
+    "urls": "a list of URLs such as http://127.0.0.1:8545; in the environment separated by commas",
+    "extensions": "a table: [extensions.NAME]",
     "targets": "a database URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE",
     "address": "HOST:PORT",
     "path": "a path",
@@ -97,21 +101,7 @@ def accepted(field: SettingField) -> str:
 
 def read_value(field: SettingField, raw: object) -> Any:
     """The field's value; ValueError with one clause that says what is accepted."""
-    match field.kind:
-        case "count" | "ms" | "bytes":
-            return _read_number(field, raw)
-        case "bool":
-            return _read_switch(field, raw)
-        case "list":
-            return _read_list(field, raw)
-        case "choice":
-            return _read_choice(field, raw)
-        case "address":
-            return _read_address(field, raw)
-        case "targets" | "path" | "text":
-            return _read_text(field, raw)
-        case _:
-            assert_never(field.kind)
+    return _READERS[field.kind](field, raw)
 
 
 def _quantity(text: str, units: dict[str, int]) -> int:
@@ -167,6 +157,27 @@ def _read_list(field: SettingField, raw: object) -> list[str]:
     return items
 
 
+def _read_urls(field: SettingField, raw: object) -> list[str]:
+    urls = _read_list(field, raw)
+    if not all(map(_is_http, urls)) or len(set(urls)) < len(urls):
+        raise ValueError(f"expected {accepted(field)}; each with http:// or https:// and a host, none twice")
+    return urls
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _read_table(field: SettingField, raw: object) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"expected {accepted(field)}")  # noqa: TRY004 - a configuration error like the others
+    return raw
+
+
 def _read_choice(field: SettingField, raw: object) -> str:
     if not isinstance(raw, str) or raw not in field.choices:
         raise ValueError(f"expected {accepted(field)}")
@@ -183,3 +194,19 @@ def _read_text(field: SettingField, raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
         raise ValueError(f"expected {accepted(field)}")
     return raw
+
+
+_READERS: dict[Kind, Callable[[SettingField, object], Any]] = {
+    "count": _read_number,
+    "ms": _read_number,
+    "bytes": _read_number,
+    "bool": _read_switch,
+    "choice": _read_choice,
+    "text": _read_text,
+    "path": _read_text,
+    "address": _read_address,
+    "list": _read_list,
+    "urls": _read_urls,
+    "targets": _read_text,
+    "extensions": _read_table,
+}

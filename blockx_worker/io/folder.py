@@ -37,7 +37,7 @@ from blockx_worker.io.block_index import (
 )
 from blockx_worker.io.index_cache import IndexCache
 from blockx_worker.model.fields import shorten
-from blockx_worker.ports import BlockStoreError
+from blockx_worker.ports import BlockNotFound, BlockStoreError, TableNotFound
 
 __all__ = ["FolderBlockStore"]
 
@@ -107,7 +107,7 @@ class FolderBlockStore:
         found = [table for table in tables if table.name == name]
         if not found:
             names = ", ".join(sorted({t.name for t in tables})) or "no tables"
-            raise BlockStoreError(f'no table "{shorten(name)}" in {self.root}, which holds {names}')
+            raise TableNotFound(f'no table "{shorten(name)}" in {self.root}, which holds {names}')
         if len(found) > 1:
             places = " and ".join(sorted(t.path.name for t in found))
             raise BlockStoreError(
@@ -127,9 +127,7 @@ class FolderBlockStore:
             bounds = self._indexes.get(table.path, table.name, interrupted).bounds
             if bounds is None or first < bounds[0] or last > bounds[1]:
                 holds = "no rows" if bounds is None else f"blocks {bounds[0]} to {bounds[1]}"
-                raise BlockStoreError(
-                    f"blocks {first} to {last} are not all there: {table.path} holds {holds}"
-                )
+                raise BlockNotFound(f"blocks {first} to {last} are not all there: {table.path} holds {holds}")
 
     def _known_blocks(self, table: _Table, interrupted: Callable[[], bool]) -> AbstractSet[int]:
         if not table.per_block:
@@ -142,7 +140,7 @@ class FolderBlockStore:
         if missing:
             holds = f"it holds {min(known)} to {max(known)}" if known else "it holds none"
             more = f" (and {len(missing) - 1} more of the range)" if len(missing) > 1 else ""
-            raise BlockStoreError(f"block {missing[0]}{more} is not in {place}: {holds}")
+            raise BlockNotFound(f"block {missing[0]}{more} is not in {place}: {holds}")
 
     # --- reading ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,9 @@ Three different things that are easily mixed up:
 * a *refusal* answers one request of a client and changes nothing (`WorkerError`, `ErrorCode`);
 * a *task failure code* (`TaskFailureCode`) says why an accepted task did not succeed;
 * a *call error kind* (`CallErrorKind`) says why one attempt of one call failed, and `CALL_ERROR_RULES` what follows.
+
+Beside them stands the *IO error kind* (`IoErrorKind`): why a back end could not answer a call, which user code sees as an
+exception and may handle.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import attrs
 
 __all__ = [
     "CALL_ERROR_RULES",
+    "IO_ERROR_RETRYABLE",
     "CallErrorKind",
     "CallErrorRule",
     "ErrorCode",
+    "IoErrorKind",
     "TaskFailureCode",
     "WorkerError",
 ]
@@ -122,3 +127,39 @@ CALL_ERROR_RULES: dict[CallErrorKind, CallErrorRule] = {
     CallErrorKind.EXECUTOR_LOST: CallErrorRule(retryable=True, charged=True, shared=False),
     CallErrorKind.DISPATCH_REFUSED: CallErrorRule(retryable=True, charged=False, shared=False),
 }
+
+
+class IoErrorKind(StrEnum):
+    """Why a back end could not answer; back ends of extensions may use kinds of their own."""
+
+    IO_BACKEND_NOT_FOUND = "IO_BACKEND_NOT_FOUND"
+    IO_BAD_REQUEST = "IO_BAD_REQUEST"
+    IO_BUSY = "IO_BUSY"
+    IO_TIMEOUT = "IO_TIMEOUT"
+    IO_ANSWER_TOO_LARGE = "IO_ANSWER_TOO_LARGE"
+    IO_BACKEND_FAILED = "IO_BACKEND_FAILED"
+    IO_CLOSED = "IO_CLOSED"
+    RPC_ERROR = "RPC_ERROR"
+    RPC_UNAVAILABLE = "RPC_UNAVAILABLE"
+    RPC_BAD_RESPONSE = "RPC_BAD_RESPONSE"
+    TABLE_NOT_FOUND = "TABLE_NOT_FOUND"
+    BLOCK_NOT_FOUND = "BLOCK_NOT_FOUND"
+    STORE_ERROR = "STORE_ERROR"
+
+
+IO_ERROR_RETRYABLE: dict[IoErrorKind, bool | None] = {
+    IoErrorKind.IO_BACKEND_NOT_FOUND: False,
+    IoErrorKind.IO_BAD_REQUEST: False,
+    IoErrorKind.IO_BUSY: True,
+    IoErrorKind.IO_TIMEOUT: True,
+    IoErrorKind.IO_ANSWER_TOO_LARGE: False,
+    IoErrorKind.IO_BACKEND_FAILED: False,
+    IoErrorKind.IO_CLOSED: False,
+    IoErrorKind.RPC_ERROR: None,
+    IoErrorKind.RPC_UNAVAILABLE: None,
+    IoErrorKind.RPC_BAD_RESPONSE: True,
+    IoErrorKind.TABLE_NOT_FOUND: False,
+    IoErrorKind.BLOCK_NOT_FOUND: False,
+    IoErrorKind.STORE_ERROR: False,
+}
+"""Whether the same request may succeed later; None = as the error itself says."""

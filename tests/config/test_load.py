@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockx_worker.config import ConfigError, LoadedSettings, load_settings
-from blockx_worker.config.fields import FIELDS
+from blockx_worker.config.fields import FIELDS, MAPS
 from blockx_worker.config.settings import DispatcherSettings, Settings
 from blockx_worker.config.values import read_value
 from blockx_worker.profiles import PROFILES
@@ -44,7 +44,7 @@ def test_without_any_source_everything_is_default():
     loaded = load()
     assert loaded.settings == Settings()
     assert set(loaded.origins.values()) == {"default"}
-    assert set(loaded.origins) == set(FIELDS) - {"targets"}
+    assert set(loaded.origins) == set(FIELDS) - set(MAPS)
 
 
 def test_each_layer_wins_over_the_one_before(tmp_path):
@@ -102,7 +102,7 @@ def test_every_field_can_be_set_by_its_own_variable():
 
 def test_every_default_is_a_value_that_its_field_accepts():
     for field in FIELDS.values():
-        if field.default is not None and field.kind != "targets":
+        if field.default is not None and field.path not in MAPS:
             assert read_value(field, field.default) == field.default
 
 
