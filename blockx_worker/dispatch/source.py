@@ -1,18 +1,20 @@
 """Where a task's calls come from: batches of argument lists for one function.
 
 The dispatcher pulls; a call record exists only from entering the task window until it is done. A call list is a
-stream that is already there (`ListSource`): the list stays as it was decoded, and a batch is a slice of it.
+stream that is already there (`ListSource`): the list stays as it was decoded, and a batch is a slice of it. What a
+streaming builder makes meanwhile lies in a `StreamSource` until it is pulled; credits bound how much that can be.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 import msgspec
 
-__all__ = ["CallBatch", "CallSource", "ListSource", "ResolvedFunction"]
+__all__ = ["CallBatch", "CallSource", "ListSource", "ResolvedFunction", "StreamSource"]
 
 
 @attrs.frozen
@@ -88,3 +90,29 @@ class ListSource:
                 break
         self._next = first + len(args)
         return CallBatch(first, args)
+
+
+class StreamSource:
+    """The calls of a streaming builder: empty at first, filled by `CallBatchProduced`, ended by `CallProductionEnded`.
+
+    The dispatcher alone calls its methods. ``made`` counts the calls so far; ``total`` is None until the end.
+    """
+
+    def __init__(self, function: ResolvedFunction) -> None:
+        self.function = function
+        self.total: int | None = None
+        self.made = 0
+        self._batches: deque[CallBatch] = deque()
+
+    def next_batch(self) -> CallBatch | None:
+        """Take the next batch that has been made; None when there is none yet, or none left once ``total`` is known."""
+        return self._batches.popleft() if self._batches else None
+
+    def add(self, batch: CallBatch) -> None:
+        """The builder made one more batch."""
+        self._batches.append(batch)
+        self.made += len(batch.args)
+
+    def end(self) -> None:
+        """The builder makes nothing more."""
+        self.total = self.made
