@@ -181,9 +181,17 @@ class ExecutorSpawner(Protocol):
 
 @attrs.frozen
 class FunctionCode:
-    """The code behind one digest: file paths (with ``/``, relative to the package root) to source text.
+    """The code behind one digest, a *unit*: file paths (with ``/``, relative to the function folder) to source text.
 
-    ``main`` is the path of the module that holds the functions; left out, it is the first file.
+    * A module is a unit of one file: ``main`` is its path (``transfers.py``, ``chain/erc20.py``), and its entries are
+      names in it: ``transfer``.
+    * A package is a unit of all its files: ``main`` is its ``__init__.py`` (``chain/__init__.py``, or
+      ``apps/chain/__init__.py`` where ``apps`` is a folder without one), and its entries are ``module:name`` with the
+      dotted path of the module from the function folder: ``chain.erc20:transfer``, ``chain:total`` for a function of the
+      ``__init__.py`` itself. Inside, imports find siblings under these names (``from chain.erc20 import …``) and
+      relatively (``from .erc20 import …``).
+
+    ``main`` left out is the first file.
     """
 
     digest: str
@@ -397,11 +405,14 @@ class WriteStopped(Exception):
 class CommitGate(Protocol):
     """Asks the core for leave to commit; callable from the writer's thread only."""
 
-    def start(self, *, final: bool) -> bool:
-        """True: commit now, nothing ends the task before the outcome is in. False: roll back and stop."""
+    def start(self, *, final: bool, written: str = "") -> bool:
+        """True: commit now, nothing ends the task before the outcome is in. False: roll back and stop.
 
-    def ended(self) -> None:
-        """A commit that was not the final one has returned."""
+        ``written``: a clause that says what earlier commits have written and stays; empty if nothing.
+        """
+
+    def ended(self, *, written: str = "") -> None:
+        """A commit that was not the final one has returned; ``written`` as in `start`, as it is now."""
 
 
 @attrs.frozen(kw_only=True)

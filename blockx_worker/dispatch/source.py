@@ -21,7 +21,8 @@ __all__ = ["CallBatch", "CallSource", "ListSource", "ResolvedFunction", "StreamS
 class ResolvedFunction:
     """A function of one epoch: its id, the digest of its code and the entry inside it.
 
-    One digest may hold several entries. ``no_cache``: every call runs, equal arguments or not.
+    One digest may hold several entries: ``name`` in code of one module, ``module.path:name`` in a package. ``no_cache``:
+    every call runs, equal arguments or not.
     """
 
     function_id: str

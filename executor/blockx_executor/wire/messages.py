@@ -83,7 +83,10 @@ class ExecuteCall(_Message, frozen=True, tag="ExecuteCall"):
 class FunctionCodeResult(_Payload, frozen=True):
     """The ``result`` of a `ResumeCall` that answers ``function_code``: sources by file name, and which one is the entry.
 
-    A single module is ``{"files": {"transfer.py": "def …"}, "main": "transfer.py"}``.
+    A single module is ``{"files": {"transfer.py": "def …"}, "main": "transfer.py"}``; its entry selectors are names in it:
+    ``transfer``. A package is ``{"files": {"chain/__init__.py": "", "chain/erc20.py": "def …"}, "main":
+    "chain/__init__.py"}``; its selectors are ``module:name``: ``chain.erc20:transfer``, ``chain:total`` for a function of
+    the ``__init__.py``. The package may lie in folders that are none: ``apps/chain/__init__.py`` is ``apps.chain``.
     """
 
     files: dict[str, str]
