@@ -24,6 +24,7 @@ from blockx_executor.inbox import Inbox
 from blockx_executor.link import Link, LinkLost, MalformedFrame, leave
 from blockx_executor.loader import Loader
 from blockx_executor.mainthread import MainThread
+from blockx_executor.modules import FunctionFinder, install_imports
 from blockx_executor.monitor import Monitor
 from blockx_executor.pulse import Pulse
 from blockx_executor.scheduler import Scheduler
@@ -67,7 +68,8 @@ def _build(options: argparse.Namespace) -> Engine:
     scheduler = Scheduler(
         max_inflight=options.executor_max_inflight, max_runnable=options.executor_max_runnable
     )
-    loader = Loader()
+    finder = FunctionFinder()
+    loader = Loader(finder)
     inbox = Inbox(link=link, scheduler=scheduler, loader=loader)
     pulse = Pulse(executor_id=options.executor_id, link=link, main=main_thread, scheduler=scheduler)
     engine = Engine(
@@ -83,6 +85,7 @@ def _build(options: argparse.Namespace) -> Engine:
     )
     sdk.attach(engine)
     install_user_output(log)
+    install_imports(finder, main_thread)
     Monitor(
         engine=engine,
         link=link,

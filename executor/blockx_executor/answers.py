@@ -1,7 +1,8 @@
-"""The frames that answer for a call, built from its record."""
+"""The frames that speak for a call, built from its record."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -9,16 +10,20 @@ import msgspec
 from blockx_executor.calls import BudgetExceeded, Call
 from blockx_executor.failure import Failure
 from blockx_executor.scheduler import CodeWait
+from blockx_executor.waits import IoRequest, Request, SubcallRequest
 from blockx_executor.wire.messages import (
     CallCompleted,
     CallCompletedPayload,
     CallFailed,
     CallFailedPayload,
+    CallsReturned,
+    CallsReturnedPayload,
     CallWaiting,
     CallWaitingPayload,
+    ReturnedCall,
 )
 
-__all__ = ["code_request", "completed", "failed", "load_timed_out", "stopped"]
+__all__ = ["code_request", "completed", "failed", "load_timed_out", "returned", "stopped", "waiting"]
 
 _MS: Final = 1_000_000
 
@@ -82,3 +87,38 @@ def code_request(wait: CodeWait) -> CallWaiting:
         function_code_digest=wait.digest,
     )
     return CallWaiting(asker.call_id, wait.request_id, payload)
+
+
+def waiting(call: Call, request_id: int, request: Request, left_ms: int) -> CallWaiting:
+    """``call`` waits for ``request``, and has ``left_ms`` of its budget left (0 = it has no budget)."""
+    task_id, attempt = call.payload.task_id, call.payload.attempt_seq
+    match request:
+        case SubcallRequest():
+            payload = CallWaitingPayload(
+                task_id=task_id,
+                attempt_seq=attempt,
+                wait_kind="subcall",
+                function_id=request.function_id,
+                args=msgspec.Raw(request.args),
+                granted_budget_ms=left_ms,
+            )
+        case IoRequest():
+            payload = CallWaitingPayload(
+                task_id=task_id,
+                attempt_seq=attempt,
+                wait_kind="io",
+                backend=request.backend,
+                op=request.op,
+                request=msgspec.Raw(request.request),
+                granted_budget_ms=left_ms,
+            )
+    return CallWaiting(call.call_id, request_id, payload)
+
+
+def returned(calls: Iterable[Call], reason: str) -> CallsReturned:
+    """``calls`` were not started and go back."""
+    back = [
+        ReturnedCall(call_id=call.call_id, task_id=call.payload.task_id, attempt_seq=call.payload.attempt_seq)
+        for call in calls
+    ]
+    return CallsReturned(CallsReturnedPayload(calls=back, reason=reason))

@@ -12,12 +12,16 @@ from typing import Final
 import greenlet
 import msgspec
 
+from blockx_executor.waits import Wait
 from blockx_executor.wire.messages import ExecuteCall, ExecuteCallPayload
 
 __all__ = ["NEVER", "BudgetExceeded", "Call", "CallCancelled", "CallState", "CallStopped", "new_call"]
 
 NEVER: Final = 2**62
 """A deadline in monotonic ns that no clock reaches."""
+
+_SECOND_SIGNAL_NS: Final = 250_000_000
+_NEXT_SIGNAL_NS: Final = 50_000_000
 
 
 class CallStopped(BaseException):
@@ -39,7 +43,8 @@ class CallState(enum.Enum):
     AWAITS_CODE = "awaits_code"  # not started, its digest was asked for
     RUNNING = "running"  # owns the main thread
     SLEEPING = "sleeping"  # in sdk.sleep
-    RESUMABLE = "resumable"  # in the ready queue, started before
+    WAITING = "waiting"  # for answers of the worker
+    RESUMABLE = "resumable"  # ready to go on
     DONE = "done"  # its terminal frame is on its way
 
 
@@ -48,7 +53,7 @@ class Call(msgspec.Struct, eq=False):
 
     Times are monotonic ns. ``used_ns`` is the budget used in finished slices; a slice is a stretch of owning the main
     thread. ``stop`` is set once by whoever wants the call to end; ``deferred`` says that its signal fell into code of
-    the SDK and is to be raised where that ends.
+    the SDK and is to be raised where that ends. ``wait`` is the present wait, or the last one.
     """
 
     call_id: str
@@ -61,6 +66,7 @@ class Call(msgspec.Struct, eq=False):
     slice_started_ns: int = 0
     deadline_ns: int = NEVER
     wake_ns: int = 0
+    wait: Wait | None = None
     stop: type[CallStopped] | None = None
     stop_reason: str = ""
     deferred: bool = False
@@ -78,6 +84,11 @@ class Call(msgspec.Struct, eq=False):
     def left_ns(self) -> int:
         """What is left of the budget, not counting the slice that runs now; `NEVER` without a budget."""
         return max(0, self.budget_ns - self.used_ns) if self.budget_ns else NEVER
+
+    def note_signal(self, now_ns: int) -> None:
+        """The stop is brought to user code now: when to bring it again, as it may be swallowed."""
+        self.next_signal_ns = now_ns + (_NEXT_SIGNAL_NS if self.signals else _SECOND_SIGNAL_NS)
+        self.signals += 1
 
 
 def new_call(message: ExecuteCall) -> Call:

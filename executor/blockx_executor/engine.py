@@ -1,8 +1,8 @@
 """The engine: runs calls on the main thread, one greenlet each, and talks to the worker between them.
 
 The hub is the thread's first greenlet. It reads frames, hands the next ready call to an idle greenlet (a new greenlet
-costs ten times a switch, so they are used again), and sends results. A call that sleeps switches back to the hub and
-keeps its greenlet.
+costs ten times a switch, so they are used again), and sends results. A call that sleeps or waits switches back to the
+hub and keeps its greenlet.
 
 Three rules carry everything else:
 
@@ -23,13 +23,13 @@ import contextvars
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import greenlet
 import msgspec
 
-from blockx_executor.answers import completed, failed, stopped
+from blockx_executor.answers import completed, failed, stopped, waiting
 from blockx_executor.calls import NEVER, BudgetExceeded, Call, CallState
 from blockx_executor.failure import Failure, fill_report
 from blockx_executor.inbox import Inbox
@@ -40,14 +40,10 @@ from blockx_executor.pulse import Pulse
 from blockx_executor.scheduler import Scheduler
 from blockx_executor.sdk import CurrentCall
 from blockx_executor.userlog import LogWriter
+from blockx_executor.waits import Answer, Request
 from blockx_executor.wire.blackbox import BlackBoxWriter
-from blockx_executor.wire.json_rules import (
-    ArgsInvalid,
-    OutputNotJson,
-    OutputTooLarge,
-    decode_args,
-    encode_output,
-)
+from blockx_executor.wire.json_reading import ArgsInvalid, decode_args
+from blockx_executor.wire.json_rules import OutputNotJson, OutputTooLarge, encode_output
 
 __all__ = ["Engine"]
 
@@ -55,6 +51,7 @@ _SERVICE_RESULTS: Final = 32
 _SERVICE_NS: Final = 2_000_000
 _REPORT_NS: Final = 1_000_000_000
 _MAX_CHAIN: Final = 16
+_MAX_IDLE: Final = 256
 _MS: Final = 1_000_000
 _KINDS: Final[dict[type[BaseException], str]] = {
     ArgsInvalid: "ARGS_INVALID",
@@ -109,7 +106,7 @@ class Engine:
         self._hub = greenlet.getcurrent()
         while True:
             self._service()
-            if self._scheduler.ready and not self._link.congested:
+            if self._scheduler.runnable and not self._link.congested:
                 self._run_ready()
             else:
                 self._wait()
@@ -125,10 +122,11 @@ class Engine:
         self._scheduler.wake(_now())
 
     def _run_ready(self) -> None:
-        ready, link = self._scheduler.ready, self._link
+        scheduler, link = self._scheduler, self._link
+        ahead, ready = scheduler.ahead, scheduler.ready
         started = _now()
-        while ready:
-            call = ready.popleft()
+        while ready or ahead:
+            call = scheduler.take() if ahead else ready.popleft()
             if call.greenlet is None:
                 self._start(call)
             else:
@@ -152,6 +150,8 @@ class Engine:
             self._run(call)
             call.greenlet = None
             del call
+            if len(self._idle) >= _MAX_IDLE:
+                return  # to the hub
             self._idle.append(me)
             self._hub.switch()
 
@@ -299,6 +299,15 @@ class Engine:
             deadline_unix_ms=payload.task_deadline_unix_ms,
         )
 
+    def function_id(self, name: str, function: object) -> str:
+        """The id of ``function``, for `sdk.call` and `sdk.gather`."""
+        call = self._asking(name)
+        if isinstance(function, str):
+            return function
+        code = self._loader.get(call.payload.function_code_digest)
+        assert code is not None  # code in use is not evicted
+        return code.function_id(function)
+
     def sleep(self, seconds: float) -> None:
         """Let the asking call rest, for `sdk.sleep`."""
         call = self._asking("sleep")
@@ -308,14 +317,25 @@ class Engine:
         try:
             if call.stop is None:
                 self._rest(call, int(seconds * 1e9))
-            call.deferred = call.deferred or call.stop is not None
+            self._bring_stop(call)
         finally:
             self._main.unmask()
 
+    def wait(self, name: str, requests: Sequence[Request]) -> list[Answer]:
+        """Let the asking call wait for the worker, for all that `sdk` asks of it."""
+        call = self._asking(name)
+        answers: list[Answer | None] = []
+        self._main.masked = True
+        try:
+            if call.stop is None and requests:
+                answers = self._await(call, requests)
+            self._bring_stop(call)
+        finally:
+            self._main.unmask()
+        return answers  # type: ignore[return-value]  # complete, or the call is stopped
+
     def _rest(self, call: Call, rest_ns: int) -> None:
-        now = _now()
-        self._account(call, now)
-        self._disown(now)
+        now = self._step_aside(call)
         left_ns = call.left_ns()
         self._scheduler.sleep(call, now + min(rest_ns, left_ns))
         self._hub.switch()
@@ -324,6 +344,36 @@ class Engine:
         if rest_ns >= left_ns and call.stop is None and not call.left_ns():
             call.stop = BudgetExceeded
         self._own(call)
+
+    def _await(self, call: Call, requests: Sequence[Request]) -> list[Answer | None]:
+        now = self._step_aside(call)
+        left_ns = call.left_ns()
+        if not left_ns:
+            call.stop = BudgetExceeded
+            self._own(call)
+            return []
+        left_ms = 0 if left_ns == NEVER else -(-left_ns // _MS)
+        wait = self._scheduler.wait(call, len(requests), now)
+        for request_id, request in zip(list(wait.open), requests, strict=True):
+            self._link.send(waiting(call, request_id, request, left_ms))
+        self._hub.switch()
+        call.state = CallState.RUNNING
+        call.wait = None
+        self._own(call)
+        return wait.answers
+
+    def _step_aside(self, call: Call) -> int:
+        """End the slice of ``call``; returns the time."""
+        now = _now()
+        self._account(call, now)
+        self._disown(now)
+        return now
+
+    def _bring_stop(self, call: Call) -> None:
+        """Make the end of the mask raise the stop of ``call``, if there is one."""
+        if call.stop is not None and not call.deferred:
+            call.deferred = True
+            call.note_signal(_now())
 
     def _asking(self, name: str) -> Call:
         main = self._main

@@ -20,12 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
-from blockx_executor.sdk import Retryable
+from blockx_executor.names import MODULE_PREFIX, public_text
+from blockx_executor.sdk import RequestFailed, Retryable
 
-__all__ = ["MODULE_PREFIX", "Failure", "fill_report"]
-
-MODULE_PREFIX: Final = "_blockx_fn_"
-"""How the private names of function modules begin."""
+__all__ = ["Failure", "fill_report"]
 
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH120, PTH100 - pathlib is slow to import
 _MAX_MESSAGE_CHARS: Final = 4_000
@@ -62,12 +60,16 @@ class Failure(msgspec.Struct):
 def fill_report(failure: Failure, error: BaseException) -> None:
     """Fill ``failure`` with what is known about ``error``. Runs user code: call it where it may be interrupted."""
     failure.error_type = _bounded(type(error).__qualname__, _MAX_NAME_CHARS)
-    failure.retryable = failure.kind == "USER_ERROR" and isinstance(error, Retryable)
-    failure.message = _bounded(failure.message or _message(error), _MAX_MESSAGE_CHARS)
-    failure.stack = _bounded(_stack(error), _MAX_STACK_CHARS)
+    failure.retryable = failure.kind == "USER_ERROR" and _is_retryable(error)
+    failure.message = _bounded(public_text(failure.message or _message(error)), _MAX_MESSAGE_CHARS)
+    failure.stack = _bounded(public_text(_stack(error)), _MAX_STACK_CHARS)
     frame = _failing_frame(error.__traceback__)
     if frame is not None:
         _fill_locals(failure.local_vars, frame)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, Retryable) or (isinstance(error, RequestFailed) and error.retryable is True)
 
 
 def _message(error: BaseException) -> str:
@@ -118,7 +120,7 @@ def _fill_locals(into: dict[str, str], frame: types.FrameType) -> None:
 
 def _shown(value: object) -> str:
     text = _guarded(lambda: _repr(value))
-    text = _SECRET_PAIR.sub(rf"\1{_MASK}", text[: _MAX_REPR_CHARS * 4])
+    text = _SECRET_PAIR.sub(rf"\1{_MASK}", public_text(text[: _MAX_REPR_CHARS * 4]))
     return _bounded(_URL_LOGIN.sub(rf"\1{_MASK}@", text), _MAX_REPR_CHARS)
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import msgspec
 
-from blockx_executor.answers import code_request, failed
+from blockx_executor.answers import code_request, failed, returned
 from blockx_executor.calls import Call, CallState, new_call
 from blockx_executor.failure import Failure
-from blockx_executor.link import Link
+from blockx_executor.link import Incoming, Link, WithSidecar
 from blockx_executor.loader import Loader
 from blockx_executor.scheduler import CodeWait, Scheduler
+from blockx_executor.waits import Answer
 from blockx_executor.wire.messages import (
     CancelCall,
     ExecuteCall,
     FunctionCodeResult,
     HeartbeatAck,
     ResumeCall,
-    ToExecutor,
 )
 
 __all__ = ["Inbox"]
+
+_MS: Final = 1_000_000
 
 _decode_code: Final = msgspec.json.Decoder(FunctionCodeResult).decode
 
@@ -43,14 +46,23 @@ class Inbox:
         """Let ``call`` wait for its code, and ask for it unless that was done."""
         self._ask(self._scheduler.await_code(call))
 
-    def _handle(self, message: ToExecutor) -> None:
+    def give_back(self, *, but_digest: str | None, reason: str) -> bool:
+        """Give back the calls that were to start, but for those of ``but_digest``; whether there were any."""
+        calls = self._scheduler.give_back(but_digest=but_digest)
+        if calls:
+            self._link.send(returned(calls, reason))
+        return bool(calls)
+
+    def _handle(self, message: Incoming) -> None:
         match message:
             case ExecuteCall():
                 self._admit(new_call(message))
             case CancelCall():
                 self._cancel(message)
             case ResumeCall():
-                self._code_answered(message)
+                self._answered(message, None)
+            case WithSidecar():
+                self._answered(message.message, message.sidecar)
             case HeartbeatAck():
                 pass
 
@@ -59,7 +71,9 @@ class Inbox:
         if refusal is not None:
             self._link.send(failed(call, Failure("DISPATCH_REFUSED", refusal, retryable=True)))
         elif self._loader.knows(call.payload.function_code_digest):
-            self._scheduler.ready.append(call)
+            (self._scheduler.ready if call.payload.parent_call_id is None else self._scheduler.ahead).append(
+                call
+            )
         else:
             self.await_code(call)
 
@@ -67,16 +81,28 @@ class Inbox:
         call = self._scheduler.calls.get(message.call_id)
         if call is None or call.payload.attempt_seq != message.payload.attempt_seq or call.reporting:
             return  # its terminal frame is on its way
-        again = self._scheduler.cancel(call, message.payload.reason)
+        again = self._scheduler.cancel(call, message.payload.reason, time.monotonic_ns())
         if call.state is CallState.DONE:
             text = f"{call.name} was cancelled before it started: {call.stop_reason}."
             self._link.send(failed(call, Failure("CANCELLED", text)))
         self._ask(again)
 
-    def _code_answered(self, message: ResumeCall) -> None:
+    def _answered(self, message: ResumeCall, sidecar: bytes | None) -> None:
+        """An answer goes to who waits for it, a call or the calls that need some code; else it came too late."""
+        payload = message.payload
         wait = self._scheduler.code_wait(message.request_id)
-        if wait is None:
+        if wait is not None:
+            self._code_answered(wait, message)
             return
+        self._scheduler.answer(
+            message.call_id,
+            message.request_id,
+            Answer(payload.result, sidecar, payload.error),
+            used_ns=payload.budget_used_ms * _MS,
+            now_ns=time.monotonic_ns(),
+        )
+
+    def _code_answered(self, wait: CodeWait, message: ResumeCall) -> None:
         source = self._source(wait, message)
         if isinstance(source, Failure):
             if message.request_id == wait.request_id:  # else a newer request is still on its way

@@ -14,15 +14,15 @@ import socket
 import sys
 import threading
 import time
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
 from blockx_executor.wire import exit_codes
-from blockx_executor.wire.framing import FrameDecoder, FrameError
-from blockx_executor.wire.messages import FromExecutor, ToExecutor
+from blockx_executor.wire.framing import SIDECAR_MAGIC, FrameDecoder, FrameError, split_body
+from blockx_executor.wire.messages import FromExecutor, ResumeCall, ToExecutor
 
-__all__ = ["Link", "LinkLost", "MalformedFrame", "leave"]
+__all__ = ["Incoming", "Link", "LinkLost", "MalformedFrame", "WithSidecar", "leave"]
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RECEIVE_ROUNDS: Final = 8
@@ -36,6 +36,16 @@ class LinkLost(Exception):
 
 class MalformedFrame(Exception):
     """The worker sent something that is no message of ours."""
+
+
+class WithSidecar(NamedTuple):
+    """An answer and the raw bytes that came beside it."""
+
+    message: ResumeCall
+    sidecar: bytes
+
+
+Incoming: TypeAlias = ToExecutor | WithSidecar
 
 
 class Link:
@@ -83,9 +93,9 @@ class Link:
             if self._unsent:
                 break
 
-    def receive(self) -> list[ToExecutor]:
+    def receive(self) -> list[Incoming]:
         """The messages that have arrived, without waiting; `LinkLost`, `MalformedFrame`."""
-        messages: list[ToExecutor] = []
+        messages: list[Incoming] = []
         for _ in range(_RECEIVE_ROUNDS):
             data = self._receive()
             try:
@@ -96,13 +106,22 @@ class Link:
                 break
         return messages
 
-    def _read(self, body: bytes) -> ToExecutor:
+    def _read(self, body: bytes) -> Incoming:
         try:
             return self._decode(body)
         except RecursionError:
             return self._read_deep(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if body.startswith(SIDECAR_MAGIC):
+                return self._read_with_sidecar(body)
             raise _malformed(body, error) from None
+
+    def _read_with_sidecar(self, body: bytes) -> WithSidecar:
+        json, sidecar = split_body(body)
+        message = self._read(json)
+        if type(message) is not ResumeCall or sidecar is None:
+            raise _malformed(body, FrameError("only a ResumeCall may have raw bytes beside it"))
+        return WithSidecar(message, sidecar)
 
     def _read_deep(self, body: bytes) -> ToExecutor:
         """Arguments that nest very deep must fail their call, not this process: read once more with a higher limit."""

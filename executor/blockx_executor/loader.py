@@ -1,8 +1,8 @@
 """Function code: from sources by digest to callables.
 
-Each digest becomes one module under a private name in ``sys.modules``, so that two versions live side by side and
-dataclasses and pickling find their module by name. Its source goes to ``linecache``, so that stacks show it.
-What failed to load is remembered like what loaded: the same sentence for every later call.
+Each digest becomes modules under a private name in ``sys.modules`` (`modules`), so that two versions live side by side
+and dataclasses and pickling find their module by name. What failed to load is remembered like what loaded: the same
+sentence for every later call.
 
 Import runs user code; whoever calls `Loader.load` sees to it that nothing interrupts it, as a module that was
 interrupted half-way poisons whatever imported it.
@@ -10,16 +10,16 @@ interrupted half-way poisons whatever imported it.
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import linecache
-import re
-import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from typing import Any, Final, TypeAlias
 
-from blockx_executor.failure import MODULE_PREFIX, Failure, fill_report
+from blockx_executor.failure import Failure, fill_report
+from blockx_executor.modules import FunctionFinder, SourceTree
+from blockx_executor.names import private_root
 from blockx_executor.wire.messages import FunctionCodeResult
 
 __all__ = ["Entry", "LoadedCode", "Loader"]
@@ -31,10 +31,13 @@ _MAX_NAMES_SHOWN: Final = 12
 
 
 class LoadedCode:
-    """One digest: its module, or why there is none, and the entries that were asked for."""
+    """One digest: its main module, or why there is none, and the entries that were asked for."""
 
-    def __init__(self, filename: str, module: types.ModuleType | None, failure: Failure | None) -> None:
-        self.filename = filename
+    def __init__(
+        self, tree: SourceTree, main: str, module: types.ModuleType | None, failure: Failure | None
+    ) -> None:
+        self.tree = tree
+        self.filename = tree.filename(main)
         self.entries: dict[str, Entry] = {}
         self._module = module
         self._failure = failure
@@ -44,11 +47,20 @@ class LoadedCode:
         entry = self.entries[selector] = self._failure or self._resolve(selector)
         return entry
 
-    def forget(self) -> None:
-        """Take the module out of the interpreter's tables; running calls keep what they hold."""
-        linecache.cache.pop(self.filename, None)
-        if self._module is not None:
-            sys.modules.pop(self._module.__name__, None)
+    def function_id(self, function: object) -> str:
+        """The id of ``function``, which must be one of this code; TypeError says why it has none."""
+        module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+        own = f"{self.tree.root}."
+        if not isinstance(module, str) or not isinstance(name, str) or not module.startswith(own):
+            raise TypeError(
+                f"A {type(function).__name__} that is no function of this code cannot be called as a call of its own; "
+                "give a function of your own code, or the id of one, such as 'package.module.name'."
+            )
+        if "<" in name:
+            raise TypeError(
+                f"{name} has no id, as it is not at the top level of its module; call it directly, or move it there."
+            )
+        return f"{module.removeprefix(own)}.{name}"
 
     def _resolve(self, selector: str) -> Entry:
         found: Any = self._module
@@ -89,7 +101,8 @@ class LoadedCode:
 class Loader:
     """The loaded digests, the least recently used one first."""
 
-    def __init__(self, capacity: int = 64) -> None:
+    def __init__(self, finder: FunctionFinder, capacity: int = 64) -> None:
+        self._finder = finder
         self._capacity = capacity
         self._loaded: OrderedDict[str, LoadedCode] = OrderedDict()
         self._sources: dict[str, FunctionCodeResult] = {}
@@ -114,70 +127,52 @@ class Loader:
     def load(self, digest: str, function_id: str, in_use: Container[str]) -> LoadedCode:
         """Compile and import the offered source of ``digest``; never raises. ``in_use`` digests are not evicted."""
         source = self._sources.pop(digest)
-        code = _load(source, digest, function_id)
-        self._loaded[digest] = code
+        tree = SourceTree(self._free_root(private_root(digest)), source.files)
+        code = self._loaded[digest] = self._load(tree, source, function_id)
         self._evict(in_use)
         return code
+
+    def _load(self, tree: SourceTree, source: FunctionCodeResult, function_id: str) -> LoadedCode:
+        if source.main not in tree.files:
+            names = ", ".join(source.files) or "none"
+            text = f"The code of {function_id} has no module {source.main!r}; its files are: {names}."
+            return LoadedCode(tree, source.main, None, Failure("IMPORT_ERROR", text))
+        self._finder.trees[tree.root] = tree
+        try:
+            module = importlib.import_module(tree.private_name(source.main))
+        except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit included
+            failure = _import_failure(error, function_id, tree)
+            self._forget(tree)
+            return LoadedCode(tree, source.main, None, failure)
+        return LoadedCode(tree, source.main, module, None)
+
+    def _free_root(self, root: str) -> str:
+        """``root``, or with a number when another digest that begins alike has it."""
+        free, number = root, 2
+        while free in self._finder.trees:
+            free, number = f"{root}_{number}", number + 1
+        return free
 
     def _evict(self, in_use: Container[str]) -> None:
         surplus = len(self._loaded) - self._capacity
         for digest in [digest for digest in self._loaded if digest not in in_use][: max(0, surplus)]:
-            self._loaded.pop(digest).forget()
+            self._forget(self._loaded.pop(digest).tree)
+
+    def _forget(self, tree: SourceTree) -> None:
+        self._finder.trees.pop(tree.root, None)
+        tree.forget()
 
 
-def _load(source: FunctionCodeResult, digest: str, function_id: str) -> LoadedCode:
-    name = _free_name(MODULE_PREFIX + re.sub(r"\W", "_", digest.rpartition(":")[2])[:12])
-    filename = f"{source.main} [{name.removeprefix(MODULE_PREFIX)}]"
-    text = source.files.get(source.main)
-    if text is None or len(source.files) != 1:
-        names = ", ".join(source.files) or "none"
-        return LoadedCode(
-            filename,
-            None,
-            Failure(
-                "IMPORT_ERROR",
-                f"The code of {function_id} must be a single module named {source.main!r}; its files are: {names}.",
-            ),
-        )
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    module = types.ModuleType(name)
-    module.__file__ = filename
-    failure = _import(module, text, filename, function_id)
-    return LoadedCode(filename, None if failure else module, failure)
-
-
-def _free_name(name: str) -> str:
-    """``name``, or with a number when another digest that begins alike has it."""
-    free, number = name, 2
-    while free in sys.modules:
-        free, number = f"{name}_{number}", number + 1
-    return free
-
-
-def _import(module: types.ModuleType, text: str, filename: str, function_id: str) -> Failure | None:
-    try:
-        code = compile(text, filename, "exec", dont_inherit=True)
-    except BaseException as error:  # noqa: BLE001 - besides SyntaxError: ValueError, RecursionError, MemoryError
-        return _syntax_failure(error, function_id, filename)
-    sys.modules[module.__name__] = module
-    try:
-        exec(code, module.__dict__)  # noqa: S102 - running user code is what this process is for
-    except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit included
-        sys.modules.pop(module.__name__, None)
-        failure = Failure("IMPORT_ERROR", f"Importing the code of {function_id} failed with {_brief(error)}")
-        fill_report(failure, error)
-        failure.retryable = False
-        return failure
-    return None
-
-
-def _syntax_failure(error: BaseException, function_id: str, filename: str) -> Failure:
-    message = f"The code of {function_id} cannot be compiled: {error} in {filename}"
-    if isinstance(error, SyntaxError):
+def _import_failure(error: BaseException, function_id: str, tree: SourceTree) -> Failure:
+    if isinstance(error, SyntaxError) and error.filename in {tree.filename(path) for path in tree.files}:
+        place = error.filename if error.lineno is None else f"{error.filename}, line {error.lineno}"
         line = f"\n    {error.text.strip()}" if error.text else ""
-        message = f"The code of {function_id} cannot be compiled: {error.msg} in {filename}, line {error.lineno}.{line}"
-    failure = Failure("SYNTAX_ERROR", message)
+        text = f"The code of {function_id} cannot be compiled: {error.msg} in {place}.{line}"
+        failure = Failure("SYNTAX_ERROR", text)
+    else:
+        failure = Failure("IMPORT_ERROR", f"Importing the code of {function_id} failed with {_brief(error)}")
     fill_report(failure, error)
+    failure.retryable = False
     return failure
 
 

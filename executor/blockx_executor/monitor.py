@@ -1,8 +1,10 @@
 """The monitor: a thread that does what must be done while the main thread is in user code.
 
 It sends heartbeats on time, ends calls that are over their budget or cancelled, and when the main thread has stayed
-in one call for `_STUCK_NS` it reads and writes the link in its place. It only ever tries to take the lock: when it
-cannot, the main thread is between calls and does the work itself (``Pulse.due``).
+in one call for `_STUCK_NS` it reads and writes the link in its place, and gives back the calls that were to start after
+that one. It only ever tries to take the lock: when it cannot, the main thread is between calls and does the work itself
+(``Pulse.due``). While it holds the lock the main thread can neither end nor start a call, so a call that is given back
+was never started and never will be.
 
 A call that is to stop gets its first signal at once, the second after 250 ms, then one every 50 ms: user code may
 swallow some. While code is loaded there are no signals; past the load time-out the process ends.
@@ -32,8 +34,6 @@ __all__ = ["Monitor"]
 
 _MS: Final = 1_000_000
 _STUCK_NS: Final = 20 * _MS
-_SECOND_SIGNAL_NS: Final = 250 * _MS
-_NEXT_SIGNAL_NS: Final = 50 * _MS
 _LAST_WORDS_S: Final = 1.0
 
 
@@ -63,6 +63,9 @@ class Monitor:
         self._beat_ns = time.monotonic_ns() + self._heartbeat_ns
         self._seen_activity = -1
         self._resting = False
+        self._stretch_ns = 0
+        self._return_ns = 0
+        self._return_gap_ns = _STUCK_NS
         self._wake = threading.Event()
         engine.on_busy = self._on_busy
 
@@ -111,9 +114,33 @@ class Monitor:
             # what is read here.
             if stuck is not None and self._main.running is stuck:
                 self._inbox.take_in()
+                self._give_back(stuck)
             self._link.flush()
         finally:
             self._link.lock.release()
+
+    def _give_back(self, call: Call) -> None:
+        """Give back what waits behind ``call``; then leave the worker more and more time before the next return.
+
+        Calls that were on their way when the first ones went back so follow them, but an executor that is sent calls
+        for want of another one keeps them.
+        """
+        now = time.monotonic_ns()
+        if call.slice_started_ns != self._stretch_ns:
+            self._stretch_ns, self._return_ns, self._return_gap_ns = call.slice_started_ns, 0, _STUCK_NS
+        held_ns = now - call.slice_started_ns
+        if held_ns < _STUCK_NS or now < self._return_ns:
+            return
+        loading = self._main.loading
+        doing = "has loaded its code" if loading else "has run"
+        reason = f"{call.name} {doing} for {held_ns // _MS} ms without a pause."
+        # Calls of the code that is being loaded would have to load it elsewhere too.
+        if self._inbox.give_back(
+            but_digest=call.payload.function_code_digest if loading else None, reason=reason
+        ):
+            self._return_ns = now + self._return_gap_ns
+            self._return_gap_ns *= 2
+            self._pulse.send()
 
     def _check(self, call: Call, now: int) -> None:
         """Stop ``call`` if it has to be stopped. If it has just ended, its record is marked and nobody looks."""
@@ -123,8 +150,7 @@ class Monitor:
         if call.stop is None and now >= call.deadline_ns:
             call.stop = BudgetExceeded
         if call.stop is not None and (call.signals == 0 or now >= call.next_signal_ns):
-            call.next_signal_ns = now + (_NEXT_SIGNAL_NS if call.signals else _SECOND_SIGNAL_NS)
-            call.signals += 1
+            call.note_signal(now)
             self._main.interrupt()
 
     def _check_load(self, call: Call, now: int) -> None:

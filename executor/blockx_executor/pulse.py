@@ -44,7 +44,7 @@ class Pulse:
             heartbeat_seq=self._sequence,
             pid=os.getpid(),
             version=VERSION,
-            runnable_count=len(scheduler.ready) + (running is not None),
+            runnable_count=scheduler.runnable + (running is not None),
             inflight_count=len(scheduler.calls),
             available_contexts=scheduler.available_contexts,
             memory_bytes=self._memory_bytes(),
@@ -53,6 +53,7 @@ class Pulse:
             running_attempt_seq=running.payload.attempt_seq if running else 0,
             running_for_ms=(time.monotonic_ns() - running.slice_started_ns) // _MS if running else 0,
             running_load=self._main.loading,
+            waiting_count=scheduler.waiting,
         )
 
     def _memory_bytes(self) -> int:

@@ -22,6 +22,7 @@ from typing import Final
 
 from blockx_executor.calls import Call
 from blockx_executor.mainthread import MainThread
+from blockx_executor.names import public_text
 from blockx_executor.wire.userlog import UserLogLine, encode_log_line
 
 __all__ = ["LogWriter", "UserStream", "install_user_output"]
@@ -235,7 +236,7 @@ class _UserLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = f"{record.name}: {self.format(record)}"
+            text = public_text(f"{record.name}: {self.format(record)}")
         except Exception:  # noqa: BLE001 - arguments that do not fit the format are no reason to fail the call
             text = f"{record.name}: {record.msg!r} (its arguments do not fit)"
         self._log.write_record(record.levelname, text)

@@ -21,11 +21,12 @@ from pathlib import Path
 import msgspec
 
 from blockx_executor.wire.blackbox import BLACKBOX_BYTES, BlackBoxReading, read_blackbox
-from blockx_executor.wire.framing import FrameDecoder, encode_frame
+from blockx_executor.wire.framing import FrameDecoder, encode_frame, encode_sidecar
 from blockx_executor.wire.messages import (
     CallCompleted,
     CallError,
     CallFailed,
+    CallsReturned,
     CallWaiting,
     CancelCall,
     CancelCallPayload,
@@ -60,18 +61,27 @@ def command(socket_path: Path, *flags: str) -> list[str]:
 
 
 class ExecutorDriver:
-    """One executor and the worker's end of its link. Calls to unknown digests are answered from ``sources``."""
+    """One executor and the worker's end of its link.
+
+    Requests for code are answered from ``sources``; IO and subcalls by ``serve``, or kept in ``waits`` without it.
+    Calls that are given back are sent again at once, unless ``resends`` is off; all of them stand in ``returned``.
+    """
 
     def __init__(self, link: socket.socket, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.link = link
         self.process = process
         self.folder = folder
-        self.sources: dict[str, str] = {}
+        self.sources: dict[str, FunctionCodeResult] = {}
         self.code_requests: list[CallWaiting] = []
         self.answers_code = True
+        self.waits: list[CallWaiting] = []
+        self.serve: Callable[[CallWaiting], None] | None = None
+        self.resends = True
+        self.returned: list[CallsReturned] = []
+        self.sent: dict[str, ExecuteCall] = {}
         self.attempts: dict[str, int] = {}
         self.heartbeats: list[Heartbeat] = []
-        self.others: list[CallCompleted | CallFailed | CallWaiting] = []
+        self.others: list[CallCompleted | CallFailed] = []
         self._numbers = itertools.count(1)
         self._frames = FrameDecoder()
         self._encode = msgspec.json.Encoder().encode
@@ -91,9 +101,13 @@ class ExecutorDriver:
         self.link.sendall(encode_frame(body))
 
     def define(self, source: str) -> str:
-        """Make ``source`` known; its digest."""
-        digest = hashlib.sha256(source.encode()).hexdigest()
-        self.sources[digest] = source
+        """Make the single module ``source`` known; its digest."""
+        return self.define_package({"functions.py": source}, "functions.py")
+
+    def define_package(self, files: dict[str, str], main: str) -> str:
+        """Make these files known, whose functions are in ``main``; their digest."""
+        digest = hashlib.sha256(repr((files, main)).encode()).hexdigest()
+        self.sources[digest] = FunctionCodeResult(files=files, main=main)
         return digest
 
     def execute(
@@ -105,10 +119,18 @@ class ExecutorDriver:
         task_id: str = "t-1",
         call_id: str | None = None,
         raw_args: bytes | None = None,
+        parent: str | None = None,
     ) -> str:
         """Send an ExecuteCall; its call id."""
         message = self.execute_message(
-            digest, entry, *args, budget_ms=budget_ms, task_id=task_id, call_id=call_id, raw_args=raw_args
+            digest,
+            entry,
+            *args,
+            budget_ms=budget_ms,
+            task_id=task_id,
+            call_id=call_id,
+            raw_args=raw_args,
+            parent=parent,
         )
         self.send(message)
         return message.call_id
@@ -122,6 +144,7 @@ class ExecutorDriver:
         task_id: str = "t-1",
         call_id: str | None = None,
         raw_args: bytes | None = None,
+        parent: str | None = None,
     ) -> ExecuteCall:
         number = next(self._numbers)
         call_id = call_id or f"{task_id}/c{number}"
@@ -135,25 +158,45 @@ class ExecutorDriver:
             call_budget_ms=budget_ms,
             attempt_seq=attempt,
             call_no=number,
+            parent_call_id=parent,
         )
-        return ExecuteCall(call_id, payload)
+        message = self.sent[call_id] = ExecuteCall(call_id, payload)
+        return message
 
     def cancel(self, call_id: str, *, reason: str = "the task was cancelled", task_id: str = "t-1") -> None:
         payload = CancelCallPayload(task_id=task_id, attempt_seq=self.attempts[call_id], reason=reason)
         self.send(CancelCall(call_id, payload))
 
     def answer_code(
-        self, waiting: CallWaiting, source: str | None = None, error: CallError | None = None
+        self,
+        waiting: CallWaiting,
+        source: str | FunctionCodeResult | None = None,
+        error: CallError | None = None,
     ) -> None:
         """Answer a request for code with ``source`` or ``error``."""
-        if error is not None:
-            payload = ResumeCallPayload(resume_kind="function_code", error=error)
-        else:
-            result = self._encode(
-                FunctionCodeResult(files={"functions.py": source or ""}, main="functions.py")
-            )
-            payload = ResumeCallPayload(resume_kind="function_code", result=msgspec.Raw(result))
-        self.send(ResumeCall(waiting.call_id, waiting.request_id, payload))
+        if isinstance(source, str):
+            source = FunctionCodeResult(files={"functions.py": source}, main="functions.py")
+        self.resume(waiting, b"" if source is None else self._encode(source), error=error)
+
+    def resume(
+        self, waiting: CallWaiting, result: bytes = b"", *, error: CallError | None = None, used_ms: int = 0
+    ) -> None:
+        """Answer ``waiting`` with the JSON text ``result`` or with ``error``."""
+        self.send(self.resume_message(waiting, result, error=error, used_ms=used_ms))
+
+    def resume_message(
+        self, waiting: CallWaiting, result: bytes = b"", *, error: CallError | None = None, used_ms: int = 0
+    ) -> ResumeCall:
+        payload = ResumeCallPayload(
+            resume_kind=waiting.payload.wait_kind, error=error, budget_used_ms=used_ms
+        )
+        if result:  # an empty Raw other than the default would be written, as nothing
+            payload = msgspec.structs.replace(payload, result=msgspec.Raw(result))
+        return ResumeCall(waiting.call_id, waiting.request_id, payload)
+
+    def resume_raw(self, waiting: CallWaiting, sidecar: bytes, *, used_ms: int = 0) -> None:
+        """Answer ``waiting`` with raw bytes beside the message."""
+        self.send_raw(encode_sidecar(self._encode(self.resume_message(waiting, used_ms=used_ms)), sidecar))
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -180,24 +223,37 @@ class ExecutorDriver:
             case Heartbeat():
                 self.heartbeats.append(message)
                 self.send(HeartbeatAck(HeartbeatAckPayload(heartbeat_seq=message.payload.heartbeat_seq)))
-            case CallWaiting() if self.answers_code:
-                self.code_requests.append(message)
-                self.answer_code(message, self.sources[message.payload.function_code_digest or ""])
             case CallWaiting():
-                self.code_requests.append(message)
+                self._waiting(message)
+            case CallsReturned():
+                self.returned.append(message)
+                if self.resends:
+                    self.send(*(self.sent[call.call_id] for call in message.payload.calls))
             case _:
                 self.others.append(message)
+
+    def _waiting(self, message: CallWaiting) -> None:
+        if message.payload.wait_kind == "function_code":
+            self.code_requests.append(message)
+            if self.answers_code:
+                self.answer_code(message, self.sources[message.payload.function_code_digest or ""])
+        elif self.serve is not None:
+            self.serve(message)
+        else:
+            self.waits.append(message)
+
+    def wait(self, count: int = 1) -> list[CallWaiting]:
+        """The next ``count`` requests for IO or subcalls, taken out of what has arrived."""
+        self.wait_for(lambda: len(self.waits) >= count, f"{count} requests, not {len(self.waits)},")
+        taken, self.waits[:count] = self.waits[:count], []
+        return taken
 
     def outcome(self, call_id: str) -> CallCompleted | CallFailed:
         """The terminal frame of ``call_id``, taken out of what has arrived."""
         found: list[CallCompleted | CallFailed] = []
 
         def arrived() -> bool:
-            found.extend(
-                message
-                for message in self.others
-                if isinstance(message, CallCompleted | CallFailed) and message.call_id == call_id
-            )
+            found.extend(message for message in self.others if message.call_id == call_id)
             return bool(found)
 
         self.wait_for(arrived, f"the outcome of {call_id}")

@@ -71,11 +71,11 @@ def test_a_cancelled_asker_hands_its_request_over(scheduler: Scheduler) -> None:
     scheduler.await_code(b)
     assert wait is not None
     first = wait.request_id
-    assert scheduler.cancel(a, "why") is wait
+    assert scheduler.cancel(a, "why", 0) is wait
     assert (a.state, wait.asker, list(wait.waiting.values())) == (CallState.DONE, b, [b])
     assert wait.request_id != first
     assert scheduler.code_wait(first) is wait
-    assert scheduler.cancel(b, "why") is None
+    assert scheduler.cancel(b, "why", 0) is None
     assert scheduler.code_wait(wait.request_id) is None
     assert scheduler.calls == {}
 
@@ -84,12 +84,12 @@ def test_cancel_by_state(scheduler: Scheduler) -> None:
     """Ready: done. Sleeping: made ready with a stop. Running: marked. The first reason counts."""
     ready, sleeping, running = (admit(scheduler, name) for name in "abc")
     scheduler.make_ready(ready)
-    scheduler.cancel(ready, "x")
+    scheduler.cancel(ready, "x", 0)
     assert (ready.state, list(scheduler.ready)) == (CallState.DONE, [])
     start(scheduler, sleeping)
     scheduler.sleep(sleeping, 100)
-    scheduler.cancel(sleeping, "first")
-    scheduler.cancel(sleeping, "second")
+    scheduler.cancel(sleeping, "first", 0)
+    scheduler.cancel(sleeping, "second", 0)
     assert (sleeping.state, sleeping.stop, sleeping.stop_reason) == (
         CallState.RESUMABLE,
         CallCancelled,
@@ -97,7 +97,7 @@ def test_cancel_by_state(scheduler: Scheduler) -> None:
     )
     assert list(scheduler.ready) == [sleeping]
     running.state = CallState.RUNNING
-    scheduler.cancel(running, "x")
+    scheduler.cancel(running, "x", 0)
     assert (running.state, running.stop) == (CallState.RUNNING, CallCancelled)
 
 
@@ -105,7 +105,7 @@ def test_a_sleeper_that_was_woken_early_is_not_woken_twice(scheduler: Scheduler)
     """Its old time passes; a new sleep has its own."""
     call = start(scheduler, admit(scheduler, "a"))
     scheduler.sleep(call, 100)
-    scheduler.cancel(call, "x")
+    scheduler.cancel(call, "x", 0)
     scheduler.ready.clear()
     call.state = CallState.RUNNING
     scheduler.wake(100)

@@ -187,12 +187,11 @@ def test_a_call_that_has_not_started_is_answered_at_once(executor: ExecutorDrive
 
 
 def test_calls_that_arrive_while_another_spins_run_after_it(executor: ExecutorDriver) -> None:
-    """The monitor reads them; the main thread finds them."""
+    """They are given back and sent again, as there is no other executor; each runs once."""
     digest = executor.define(STUBBORN)
     runner = executor.execute(digest, "spin", budget_ms=150)
     executor.wait_for(lambda: executor.heartbeats[-1].payload.running_call_id == runner)
     calls = [executor.execute(digest, "inc", i) for i in range(5)]
-    executor.wait_for(lambda: executor.heartbeats[-1].payload.runnable_count == 6)
     assert executor.failure(runner).payload.error_kind == "BUDGET_EXCEEDED"
     assert [executor.value(call) for call in calls] == [1, 2, 3, 4, 5]
 

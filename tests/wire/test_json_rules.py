@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blockx_executor.wire.json_reading import ArgsInvalid, decode_args, decode_rows, decode_value
 from blockx_executor.wire.json_rules import (
     MAX_JSON_DEPTH,
     MAX_OUTPUT_BYTES,
-    ArgsInvalid,
     OutputNotJson,
     OutputTooLarge,
-    decode_args,
     encode_output,
+    encode_request,
 )
 
 json_values = st.recursive(
@@ -231,3 +231,62 @@ def test_arguments_that_cannot_be_read_exactly_fail(raw: bytes, reason: str) -> 
 def test_paired_surrogate_escapes_are_one_character() -> None:
     """JSON's own way to write a character beyond the first plane."""
     assert decode_args(b'["\\ud83d\\ude00"]') == ["😀"]
+
+
+# --- requests and answers ---------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_sent_is_named_with_its_place() -> None:
+    """The sentence begins with what the caller was doing."""
+    with pytest.raises(
+        ValueError, match=r"^Arguments of m.f cannot be written as JSON: at \$\[1\].a: .* a set has no"
+    ):
+        encode_request([1, {"a": {2}}], "Arguments of m.f")
+    with pytest.raises(
+        ValueError, match=r"^Arguments of m\.f: 102 bytes as JSON; at most 100 bytes can be sent"
+    ):
+        encode_request("x" * 100, "Arguments of m.f", 100)
+    with pytest.raises(ValueError, match="contains itself"):
+        encode_request(_cyclic(), "Arguments of m.f")
+
+
+def _cyclic() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+@given(json_values)
+def test_answers_are_read_exactly(value: object) -> None:
+    """As a value, as an array of rows, as rows by line."""
+    text = encode_output(value)
+    assert decode_value(text) == value
+    assert decode_rows(b"[" + text + b"," + text + b"]") == [value, value]
+    row = b'{"a":' + text + b"}"
+    assert decode_rows(row + b"\n\n" + row + b"\n") == [{"a": value}] * 2
+
+
+def test_long_ints_in_answers_keep_every_digit() -> None:
+    """Also a negative one of full length, in a line and in an array."""
+    number = -(10**4300 - 1)
+    assert decode_value(str(number).encode()) == number
+    assert decode_rows(f'{{"a":1}}\n{{"a":{number}}}'.encode()) == [{"a": 1}, {"a": number}]
+    assert decode_rows(f'[{{"a":{number}}}]'.encode()) == [{"a": number}]
+    assert decode_rows(b"") == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b'{"a":1}\n{"b":}', "line 2: it is not valid JSON"),
+        (b"[1", "it is not valid JSON"),
+        (b'{"a":-1' + b"0" * 4300 + b"}", "line 1: an int has more than 4300 digits"),
+        (b"[" * 5000, "nested more than 256 levels deep"),
+        (b'{"a":' + b"[" * 5000 + b"}", "line 1: it is nested more than 256 levels deep"),
+        (b'{"a":"\xff"}', "line 1"),
+    ],
+)
+def test_answers_that_are_not_exact_say_why(raw: bytes, reason: str) -> None:
+    """With the line, where there are lines."""
+    with pytest.raises(ValueError, match=reason):
+        decode_rows(raw)

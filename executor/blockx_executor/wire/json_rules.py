@@ -1,4 +1,4 @@
-"""How values of user code become JSON and back: exactly, or not at all.
+"""How values of user code become JSON: exactly, or not at all. The way back is in `json_reading`.
 
 JSON as such would lose things silently: NaN becomes null, a set gets some order, the keys 1 and "1" fall together.
 Here each of them fails, with a sentence that names the place (``$.rows[3].value``) and says what to return instead.
@@ -18,7 +18,6 @@ import decimal
 import enum
 import json
 import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -30,11 +29,11 @@ __all__ = [
     "MAX_INT_DIGITS",
     "MAX_JSON_DEPTH",
     "MAX_OUTPUT_BYTES",
-    "ArgsInvalid",
     "OutputNotJson",
     "OutputTooLarge",
-    "decode_args",
     "encode_output",
+    "encode_request",
+    "plain_value",
 ]
 
 MAX_INT_DIGITS: Final = 4300
@@ -45,13 +44,8 @@ MAX_OUTPUT_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 _INT_LIMIT: Final = 10**MAX_INT_DIGITS
 _I64: Final = 2**63 - 1
 _SHOWN_PATH_CHARS: Final = 200
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _Segment: TypeAlias = int | str
-
-
-class ArgsInvalid(ValueError):
-    """The arguments of a call are not a JSON array that Python can hold exactly."""
 
 
 class OutputNotJson(ValueError):
@@ -72,10 +66,6 @@ class _Bad(Exception):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_array = msgspec.json.Decoder(list).decode
-
-
-# --- output -----------------------------------------------------------------------------------------------------
 
 
 def encode_output(value: Any, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:
@@ -83,7 +73,7 @@ def encode_output(value: Any, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:
     try:
         encoded = _encode(_plain(value, 0))
     except _Bad as bad:
-        raise OutputNotJson(_explain(bad)) from None
+        raise OutputNotJson(_explain(bad, "The returned value")) from None
     except RecursionError:
         raise OutputNotJson(f"The returned value is nested more than {MAX_JSON_DEPTH} levels deep.") from None
     if len(encoded) > max_bytes:
@@ -92,6 +82,26 @@ def encode_output(value: Any, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:
             "Return less, or split the work over more calls."
         )
     return encoded
+
+
+def encode_request(value: Any, subject: str, max_bytes: int = MAX_OUTPUT_BYTES) -> bytes:
+    """The JSON text of what user code sends away; ValueError, beginning with ``subject``, says why there is none."""
+    encoded = _encode(plain_value(value, subject))
+    if len(encoded) > max_bytes:
+        raise ValueError(
+            f"{subject}: {len(encoded):,} bytes as JSON; at most {max_bytes:,} bytes can be sent."
+        )
+    return encoded
+
+
+def plain_value(value: Any, subject: str) -> Any:
+    """``value`` in the types that JSON holds exactly; ValueError, beginning with ``subject``, says why there is none."""
+    try:
+        return _plain(value, 0)
+    except _Bad as bad:
+        raise ValueError(_explain(bad, subject)) from None
+    except RecursionError:
+        raise ValueError(f"{subject}: nested more than {MAX_JSON_DEPTH} levels deep.") from None
 
 
 def _plain(value: Any, depth: int) -> Any:  # noqa: PLR0911 - the hot path asks for one type after the other
@@ -274,16 +284,16 @@ def _advice(value: Any) -> str:  # noqa: PLR0911 - a list of cases
     return "return a dict, list, str, number, bool or None"
 
 
-def _explain(bad: _Bad) -> str:
+def _explain(bad: _Bad, subject: str) -> str:
     steps = bad.trail[::-1]
     seen: set[int] = set()
     for position, (_, container) in enumerate(steps):
         if id(container) in seen:
             path = _path(segment for segment, _ in steps[:position])
-            return f"The returned value cannot be written as JSON: {path} contains itself."
+            return f"{subject} cannot be written as JSON: {path} contains itself."
         seen.add(id(container))
     path = _path(segment for segment, _ in steps)
-    return f"The returned value cannot be written as JSON: at {path}: {bad.reason}."
+    return f"{subject} cannot be written as JSON: at {path}: {bad.reason}."
 
 
 def _path(segments: Iterable[_Segment]) -> str:
@@ -300,82 +310,3 @@ def _step(segment: _Segment) -> str:
 def _shown(value: object) -> str:
     text = ascii(value)
     return text if len(text) <= 40 else text[:39] + "…"
-
-
-# --- arguments --------------------------------------------------------------------------------------------------
-
-
-def decode_args(raw: bytes | msgspec.Raw) -> list[Any]:
-    """The arguments of a call from their JSON array; `ArgsInvalid` says what is wrong with them."""
-    try:
-        args = _decode_array(raw)
-    except msgspec.MsgspecError as error:
-        args = _decode_args_again(bytes(raw), error)
-    except RecursionError:
-        raise _args_too_deep() from None
-    if (
-        len(memoryview(raw)) > MAX_JSON_DEPTH
-        and _may_be_deep(bytes(raw))
-        and _depth_exceeds(args, MAX_JSON_DEPTH)
-    ):
-        raise _args_too_deep()
-    return args
-
-
-def _decode_args_again(raw: bytes, error: msgspec.MsgspecError) -> list[Any]:
-    """The fast decoder counts a minus sign as a digit, so a negative int of full length gets a second chance."""
-    if "Integer value out of range" in str(error):
-        args = _decode_long_ints(raw)
-        if isinstance(args, list):
-            return args
-    if isinstance(error, msgspec.ValidationError) and "Expected `array`" in str(error):
-        raise ArgsInvalid(
-            f"The arguments must be a JSON array such as [1, 2]; they are {_excerpt(raw)}."
-        ) from None
-    hint = (
-        " An escape from \\ud800 to \\udfff must be one of a pair." if _SURROGATE_ESCAPE.search(raw) else ""
-    )
-    raise ArgsInvalid(f"The arguments are not valid JSON: {error}.{hint}") from None
-
-
-def _decode_long_ints(raw: bytes) -> Any:
-    try:
-        args = json.loads(raw, parse_constant=_reject_constant)
-        _plain(args, 0)  # the slow decoder accepts lone surrogates and infinities
-    except (_Bad, ValueError) as error:
-        reason = f"an int has more than {MAX_INT_DIGITS} digits" if "int" in str(error) else str(error)
-        raise ArgsInvalid(f"The arguments cannot be read exactly: {reason}.") from None
-    except RecursionError:
-        raise _args_too_deep() from None
-    return args
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _may_be_deep(text: bytes) -> bool:
-    """Whether there are brackets enough to nest too deep; spares most texts the walk."""
-    return text.count(b"[") + text.count(b"{") > MAX_JSON_DEPTH
-
-
-def _depth_exceeds(value: Any, levels: int) -> bool:
-    children: Iterable[Any]
-    if type(value) is list:
-        children = value
-    elif type(value) is dict:
-        children = value.values()
-    else:
-        return False
-    return levels == 0 or any(
-        _depth_exceeds(child, levels - 1) for child in children if type(child) in (list, dict)
-    )
-
-
-def _args_too_deep() -> ArgsInvalid:
-    return ArgsInvalid(f"The arguments are nested more than {MAX_JSON_DEPTH} levels deep.")
-
-
-def _excerpt(raw: bytes) -> str:
-    text = raw[:60].decode("utf-8", "replace")
-    return text if len(raw) <= 60 else text + "…"
