@@ -1,7 +1,6 @@
-"""What a module offers, read from its syntax tree. The worker compiles user code to check it and never runs it.
+"""What a module defines, read from its syntax tree. The worker compiles user code to check it and never runs it.
 
-A function is every public module-level ``def``. Ids are dotted paths: ``chain/erc20.py`` with ``def transfer`` gives
-``chain.erc20.transfer``. ``async def`` is reported, since nothing would await it.
+A function is every public module-level ``def``; an ``async def`` is none, since nothing would await it.
 """
 
 from __future__ import annotations
@@ -14,9 +13,17 @@ from pathlib import PurePosixPath
 
 import attrs
 
-from blockx_worker.functions.view import FunctionProblem
+from blockx_worker.functions.findings import Finding, Import, find, find_imports, public_functions
 
-__all__ = ["Definition", "Module", "ModuleError", "code_digest", "module_name", "read_module"]
+__all__ = [
+    "Definition",
+    "Module",
+    "ModuleError",
+    "code_digest",
+    "is_initializer",
+    "module_name",
+    "read_module",
+]
 
 # A module travels to the executors inside one frame of at most 16 MiB.
 MAX_MODULE_BYTES = 4 * 1024 * 1024
@@ -44,22 +51,27 @@ class Definition:
 
 @attrs.frozen(kw_only=True)
 class Module:
-    """One module: its path below the root, its source and digest, its functions and what is wrong with some of them."""
+    """One module: its path below the function folder, its source, its functions, and what looks wrong in it."""
 
     path: str
     source: str
-    digest: str
     definitions: tuple[Definition, ...]
-    problems: tuple[FunctionProblem, ...]
+    findings: tuple[Finding, ...]
+    imports: tuple[Import, ...]
+
+
+def is_initializer(path: str) -> bool:
+    """Whether the path is that of an ``__init__.py``."""
+    return PurePosixPath(path).name == "__init__.py"
 
 
 def module_name(path: str) -> str:
-    """Dotted name of ``chain/erc20.py``; ModuleError if a part is not an identifier."""
+    """Dotted name of ``chain/erc20.py``, or of the package ``chain/__init__.py``; ModuleError if a part is not an identifier."""
     parts = PurePosixPath(path).with_suffix("").parts
     for part in parts:
         if not part.isidentifier():
             raise ModuleError(f"{part!r} is no Python identifier, so its functions have no id: rename it")
-    return ".".join(parts)
+    return ".".join(parts[:-1] if is_initializer(path) else parts)
 
 
 def code_digest(files: Mapping[str, str]) -> str:
@@ -78,15 +90,16 @@ def read_module(path: str, content: bytes) -> Module:
     module_name(path)
     source = _decode(content)
     tree = _compile(path, source)
-    problems = tuple(_problems(path, tree))
-    definitions = () if _is_initializer(path) else tuple(_definitions(tree))
-    return Module(
-        path=path,
-        source=source,
-        digest=code_digest({path: source}),
-        definitions=definitions,
-        problems=problems,
-    )
+    try:
+        return Module(
+            path=path,
+            source=source,
+            definitions=tuple(_definitions(tree)),
+            findings=tuple(find(tree)),
+            imports=tuple(find_imports(tree)),
+        )
+    except RecursionError:
+        raise ModuleError("an expression in it nests too deeply to be looked at") from None
 
 
 def _decode(content: bytes) -> str:
@@ -114,20 +127,10 @@ def _compile(path: str, source: str) -> ast.Module:
     return tree
 
 
-def _is_initializer(path: str) -> bool:
-    return PurePosixPath(path).name == "__init__.py"
-
-
-def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            yield node
-
-
 def _definitions(tree: ast.Module) -> Iterator[Definition]:
     """The last definition of each name counts, as it does at run time."""
     aliases = _no_cache_names(tree)
-    last = {node.name: node for node in _public(tree)}
+    last = {node.name: node for node in public_functions(tree)}
     for node in last.values():
         if isinstance(node, ast.FunctionDef):
             yield Definition(
@@ -137,16 +140,6 @@ def _definitions(tree: ast.Module) -> Iterator[Definition]:
                 doc=(ast.get_docstring(node) or "").strip().split("\n", 1)[0],
                 no_cache=any(_decorator_name(d) in aliases for d in node.decorator_list),
             )
-
-
-def _problems(path: str, tree: ast.Module) -> Iterator[FunctionProblem]:
-    for node in _public(tree):
-        if _is_initializer(path):
-            reason = f"{node.name}: functions of __init__.py are not offered; move it into a module beside it"
-            yield FunctionProblem(path=path, line=node.lineno, reason=reason)
-        elif isinstance(node, ast.AsyncFunctionDef):
-            reason = f"{node.name} is an async def, which calls cannot run; make it a plain def"
-            yield FunctionProblem(path=path, line=node.lineno, reason=reason)
 
 
 def _signature(node: ast.FunctionDef) -> str:

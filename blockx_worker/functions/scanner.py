@@ -1,4 +1,4 @@
-"""Looks at a function folder and keeps the last good version of every module in it.
+"""Looks at a function folder and keeps the last good version of every unit of code in it.
 
 Rules:
 
@@ -6,10 +6,10 @@ Rules:
   file, or one that an editor is just replacing, is not taken. The first look of all takes everything as it is.
 * File times are coarse (often 4 ms), and two writes within one tick look alike, so the text is read once more at the look
   after the one that took it.
-* A file that cannot be read, decoded or compiled keeps its last good version; a file that is gone is gone.
+* A unit of code (see `units`) changes as a whole: while a change of one of its files has not settled, or one of them
+  cannot be read, decoded or compiled, it keeps its last good version. A unit whose files are gone is gone.
 * A folder that cannot be listed keeps all that was known below it.
-* Symbolic links, hidden entries and entries that begin with ``_`` are no functions (``__init__.py`` is looked at only
-  to report functions in it).
+* Symbolic links and hidden entries are not looked at, nor, outside packages, entries that begin with ``_``.
 
 Everything here blocks: it runs in a thread, and in one at a time.
 """
@@ -24,7 +24,9 @@ from typing import TypeAlias
 
 import attrs
 
-from blockx_worker.functions.inspect import Module, ModuleError, read_module
+from blockx_worker.functions.inspect import Module, ModuleError, module_name, read_module
+from blockx_worker.functions.units import INITIALIZER, CodeUnit
+from blockx_worker.functions.versions import UnitVersions
 from blockx_worker.functions.view import FunctionProblem
 
 __all__ = ["FolderScanner", "Look"]
@@ -36,9 +38,9 @@ Signature: TypeAlias = tuple[int, int, int, int]
 
 @attrs.frozen(kw_only=True)
 class Look:
-    """What one look saw: the modules as they stand, all problems, and whether a change waits for the next look."""
+    """What one look saw: the units as they stand, all problems, and whether a change waits for the next look."""
 
-    modules: Sequence[Module]
+    units: Sequence[CodeUnit]
     problems: Sequence[FunctionProblem]
     unsettled: bool
 
@@ -56,6 +58,7 @@ class _File:
 class _Listing:
     files: dict[str, Signature] = attrs.field(factory=dict)
     unlisted: list[FunctionProblem] = attrs.field(factory=list)
+    misnamed: list[FunctionProblem] = attrs.field(factory=list)
 
 
 class FolderScanner:
@@ -65,7 +68,9 @@ class FolderScanner:
         self._root = root
         self._files: dict[str, _File] = {}
         self._unsettled: dict[str, Signature | None] = {}
+        self._versions = UnitVersions()
         self._first = True
+        self._changed = False
 
     def look(self) -> Look:
         """Look once; FileNotFoundError or NotADirectoryError, for people, if the first look finds no folder."""
@@ -75,12 +80,24 @@ class FolderScanner:
         for path in sorted(self._files.keys() | listing.files.keys()):
             self._follow(path, listing)
         self._first = False
-        files = [self._files[path] for path in sorted(self._files)]
+        if self._changed:
+            self._versions.update(self._files, self._unsettled)
+            self._changed = False
         return Look(
-            modules=[f.module for f in files if f.module is not None],
-            problems=[*listing.unlisted, *(f.problem for f in files if f.problem is not None)],
+            units=self._versions.units,
+            problems=[*listing.unlisted, *listing.misnamed, *self._of_top(), *self._versions.problems],
             unsettled=bool(self._unsettled),
         )
+
+    def _of_top(self) -> Iterator[FunctionProblem]:
+        """The function folder is no package: functions of its own ``__init__.py`` would have no module in their id."""
+        top = self._files.get(INITIALIZER)
+        if top is not None and top.module is not None and top.module.definitions:
+            line = top.module.definitions[0].line
+            reason = (
+                "its functions have no id, since the function folder is no package: move them into a module"
+            )
+            yield FunctionProblem(path=INITIALIZER, line=line, reason=reason)
 
     def _require_folder(self) -> None:
         if not self._root.exists():
@@ -95,11 +112,15 @@ class FolderScanner:
         """Take a change of one file once it has settled."""
         known, now = self._files.get(path), listing.files.get(path)
         if (known.signature if known is not None else None) == now or (now is None and _below(path, listing)):
-            self._unsettled.pop(path, None)
+            if path in self._unsettled:
+                del self._unsettled[path]
+                self._changed = True
             if known is not None and now is not None and not known.confirmed:
                 self._load(path, now)
                 known.confirmed = True
-        elif not self._first and (path not in self._unsettled or self._unsettled[path] != now):
+            return
+        self._changed = True
+        if not self._first and (path not in self._unsettled or self._unsettled[path] != now):
             self._unsettled[path] = now
         elif now is None:
             del self._files[path], self._unsettled[path]
@@ -113,8 +134,10 @@ class FolderScanner:
             content = (self._root / path).read_bytes()
             after = _signature((self._root / path).stat(follow_symlinks=False))
         except OSError as error:
-            file.problem = FunctionProblem(path=_shown(path), reason=f"cannot be read: {error.strerror}")
+            file.module = None
+            file.problem = FunctionProblem(path=path, reason=f"cannot be read: {error.strerror}")
             file.text_hash = b""
+            self._changed = True
         else:
             if after != signature and not self._first:
                 self._unsettled[path] = after  # changed under our eyes; the next look decides
@@ -128,28 +151,31 @@ class FolderScanner:
         if text_hash == file.text_hash:
             return
         file.text_hash = text_hash
+        file.module = file.problem = None
         try:
             file.module = read_module(path, content)
-            file.problem = None
         except ModuleError as error:
-            kept = "" if file.module is None else " (its last good version stays in use)"
-            file.problem = FunctionProblem(path=_shown(path), line=error.line, reason=error.reason + kept)
+            file.problem = FunctionProblem(path=path, line=error.line, reason=error.reason)
+        self._changed = True
 
     def _list(self) -> _Listing:
         listing = _Listing()
-        folders = [""]
+        folders = [("", False)]
         while folders:
-            folder = folders.pop()
+            folder, packaged = folders.pop()
             try:
-                entries = list(_entries(self._root / folder))
+                entries = _entries(self._root / folder)
             except OSError as error:
                 reason = f"the folder cannot be listed: {error.strerror}"
                 listing.unlisted.append(FunctionProblem(path=_shown(folder) or ".", reason=reason))
                 continue
+            packaged = packaged or (folder != "" and any(entry.name == INITIALIZER for entry in entries))
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith("_") and entry.name != INITIALIZER and not packaged:
+                    continue
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(path)
+                    folders.append((path, packaged))
                 elif len(listing.files) < MAX_FILES:
                     self._add(listing, path, entry)
         if len(listing.files) == MAX_FILES:
@@ -159,23 +185,28 @@ class FolderScanner:
 
     def _add(self, listing: _Listing, path: str, entry: os.DirEntry[str]) -> None:
         try:
+            if path not in self._files:
+                module_name(path)
             listing.files[path] = _signature(entry.stat(follow_symlinks=False))
+        except ModuleError as error:
+            listing.misnamed.append(FunctionProblem(path=_shown(path), reason=error.reason))
         except FileNotFoundError:
             return  # gone between listing and looking: the same as not listed
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Sub-folders and Python files, by name."""
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith((".", "_")):
-                    yield entry
-            elif entry.is_file(follow_symlinks=False) and _is_module(entry.name):
-                yield entry
+        found = [entry for entry in entries if _is_code(entry)]
+    return sorted(found, key=lambda entry: entry.name)
 
 
-def _is_module(name: str) -> bool:
-    return name.endswith(".py") and (name == "__init__.py" or not name.startswith((".", "_")))
+def _is_code(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(".") or entry.name == "__pycache__":
+        return False
+    if entry.is_dir(follow_symlinks=False):
+        return True
+    return entry.is_file(follow_symlinks=False) and entry.name.endswith(".py")
 
 
 def _signature(stat: os.stat_result) -> Signature:

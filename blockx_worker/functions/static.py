@@ -8,6 +8,7 @@ import trio
 
 from blockx_worker.functions.assemble import assemble
 from blockx_worker.functions.inspect import ModuleError, read_module
+from blockx_worker.functions.units import CodeUnit, group, hidden, make_unit
 from blockx_worker.functions.view import FunctionDescription, FunctionProblem, LoadedView
 
 __all__ = ["StaticFunctionProvider"]
@@ -16,7 +17,8 @@ __all__ = ["StaticFunctionProvider"]
 class StaticFunctionProvider:
     """Provides modules from memory: ``{"transfers": "def transfer(log): …"}``.
 
-    A key is a dotted module name or a path that ends in ``.py``. ValueError for a module that cannot be used.
+    A key is a dotted module name or a path that ends in ``.py``; ``chain/__init__.py`` makes ``chain`` a package. ValueError
+    for a module that cannot be used.
     """
 
     def __init__(self, sources: Mapping[str, str], *, audited: frozenset[str] | None = None) -> None:
@@ -46,12 +48,24 @@ class StaticFunctionProvider:
         await trio.sleep_forever()
 
     def _load(self, epoch: int, sources: Mapping[str, str]) -> LoadedView:
-        modules = []
-        for key, source in sources.items():
-            path = key if key.endswith(".py") else key.replace(".", "/") + ".py"
-            try:
-                modules.append(read_module(path, source.encode()))
-            except ModuleError as error:
-                problem = FunctionProblem(path=path, line=error.line, reason=error.reason)
-                raise ValueError(str(problem)) from None
-        return assemble(epoch, modules, audited=self._audited)
+        paths = {_path(key): source for key, source in sources.items()}
+        for path, hiding in hidden(paths).items():
+            raise ValueError(f"{path}: is hidden by {hiding}, which has the same name")
+        units = [_unit(root, own, paths) for root, own in group(paths).items()]
+        return assemble(epoch, units, audited=self._audited)
+
+
+def _path(key: str) -> str:
+    return key if key.endswith(".py") else key.replace(".", "/") + ".py"
+
+
+def _unit(root: str, paths: Sequence[str], sources: Mapping[str, str]) -> CodeUnit:
+    path = root
+    modules = []
+    try:
+        for path in paths:
+            modules.append(read_module(path, sources[path].encode()))
+        return make_unit(root, modules)
+    except ModuleError as error:
+        problem = FunctionProblem(path=path, line=error.line, reason=error.reason)
+        raise ValueError(str(problem)) from None

@@ -24,11 +24,16 @@ MAX_SHOWN_PROBLEMS = 3
 
 @attrs.frozen(kw_only=True)
 class FunctionProblem:
-    """Something in the function folder that cannot be used: file, line where known, reason."""
+    """Something in the function folder that cannot be used: file, line where known, reason.
+
+    ``warning``: it can be used, but hardly as it was meant. ``function_id``: the one function that it is about, else "".
+    """
 
     path: str
     reason: str
     line: int | None = None
+    warning: bool = False
+    function_id: str = ""
 
     def __str__(self) -> str:
         place = self.path if self.line is None else f"{self.path}, line {self.line}"
@@ -65,7 +70,7 @@ class LoadedView:
         self._epoch = epoch
         self._functions: Mapping[str, FunctionDescription] = {f.function_id: f for f in ordered}
         self._codes: Mapping[str, FunctionCode] = {code.digest: code for code in codes}
-        self._problems = tuple(problems)
+        self._findings = tuple(problems)
         self._audited = audited
 
     @property
@@ -84,14 +89,22 @@ class LoadedView:
 
     def problems(self) -> Sequence[FunctionProblem]:
         """What could not be used when this view was made."""
-        return self._problems
+        return tuple(problem for problem in self._findings if not problem.warning)
+
+    def warnings(self) -> Sequence[FunctionProblem]:
+        """What can be used, but hardly as it was meant."""
+        return tuple(problem for problem in self._findings if problem.warning)
+
+    def unaudited(self) -> Sequence[FunctionDescription]:
+        """The functions that an audit gate keeps from running, sorted by id."""
+        return tuple(function for function in self.describe() if not self._may_run(function))
 
     def resolve(self, function_id: str) -> ResolvedFunction:
         """The function of that id; StepFailed(FUNCTION_NOT_FOUND or FUNCTION_NOT_AUDITED)."""
         found = self._functions.get(function_id)
         if found is None:
             raise StepFailed(TaskFailureCode.FUNCTION_NOT_FOUND, self._not_found(function_id))
-        if self._audited is not None and found.digest not in self._audited:
+        if not self._may_run(found):
             raise StepFailed(
                 TaskFailureCode.FUNCTION_NOT_AUDITED,
                 f'the code of function "{function_id}" (digest {found.digest}) is not on the list of audited code; '
@@ -108,15 +121,22 @@ class LoadedView:
         """The code of a digest of this view; KeyError for another."""
         return self._codes[digest]
 
+    def _may_run(self, function: FunctionDescription) -> bool:
+        return self._audited is None or function.digest in self._audited
+
     def _not_found(self, function_id: str) -> str:
         parts = [
             f'function "{shorten(function_id)}" is not among the {len(self._functions)} functions of epoch {self._epoch}'
         ]
+        own = [problem for problem in self._findings if problem.function_id == function_id != ""]
         near = self._near_misses(function_id)
-        if near:
+        if own:
+            parts.append("; ".join(map(str, own)))
+        elif near:
             parts.append(f"did you mean {' or '.join(near)}?")
-        if self._problems:
-            shown = "; ".join(str(p) for p in self._problems[:MAX_SHOWN_PROBLEMS])
+        problems = self.problems()
+        if problems:
+            shown = "; ".join(str(problem) for problem in problems[:MAX_SHOWN_PROBLEMS])
             parts.append(f"files with problems: {shown}")
         return "; ".join(parts)
 

@@ -10,26 +10,8 @@ import trio.testing
 
 from blockx_worker.functions import DirectoryFunctionProvider, load_directory, scanner
 from blockx_worker.ports import StepFailed
+from tests.functions.helpers import Folder
 from tests.plugins.helpers import TrioThreads
-
-
-class Folder:
-    """A function folder and a provider over it; `look` looks until nothing is unsettled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.provider = DirectoryFunctionProvider(path, TrioThreads())
-
-    def write(self, name: str, source: str | bytes) -> Path:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source if isinstance(source, bytes) else source.encode())
-        return path
-
-    async def look(self):
-        while await self.provider.refresh():
-            pass
-        return self.provider.current()
 
 
 @pytest.fixture
@@ -110,7 +92,9 @@ async def test_a_file_that_cannot_be_read_keeps_its_last_good_version(folder, mo
         os.utime(path, ns=(2, 2))
         view = await folder.look()
     assert view.function_ids == ("m.f",)
-    assert [str(p) for p in view.problems()] == ["m.py: cannot be read: Permission denied"]
+    assert [str(p) for p in view.problems()] == [
+        "m.py: cannot be read: Permission denied (its last good version stays in use)"
+    ]
     os.utime(path, ns=(1, 1))
     view = await folder.look()
     assert (view.function_ids, view.problems()) == (("m.f",), ())

@@ -51,15 +51,53 @@ def test_public_functions_are_found_without_running_the_module() -> None:
     ]
 
 
-def test_async_functions_are_a_problem_with_their_line() -> None:
-    (problem,) = read_module("m.py", SOURCE.encode()).problems
-    assert str(problem) == "m.py, line 22: fetch is an async def, which calls cannot run; make it a plain def"
+def test_functions_of_an_initializer_belong_to_its_package() -> None:
+    module = read_module("apps/chain/__init__.py", b"def f(): ...")
+    assert module_name(module.path) == "apps.chain"
+    assert [d.name for d in module.definitions] == ["f"]
 
 
-def test_functions_in_an_initializer_are_a_problem() -> None:
-    module = read_module("chain/__init__.py", b"def f(): ...")
-    assert module.definitions == ()
-    assert str(module.problems[0]).startswith("chain/__init__.py, line 1: f: functions of __init__.py")
+@pytest.mark.parametrize(
+    ("source", "line", "reason"),
+    [
+        ("\nasync def f(): ...", 2, "is an async def, which calls cannot run, so it is not offered"),
+        ("def f():\n    for i in range(3):\n        yield i", 1, "is a generator function"),
+        ("def f(x):\n    y = yield from x", 1, "is a generator function"),
+        ("def f(): ...\nx = 1\ndef f(a): ...", 1, "is hidden by line 3"),
+        ("def f(): ...\nclass f: ...", 1, "is hidden by line 2"),
+        ("def f(): ...\nfrom m import f", 1, "is hidden by line 2"),
+        ("def f(): ...\nimport f.g as f", 1, "is hidden by line 2"),
+        ("def f(): ...\nf: int = 3", 1, "is hidden by line 2"),
+    ],
+)
+def test_what_looks_wrong_is_found_with_its_line(source, line, reason) -> None:
+    (finding,) = read_module("m.py", source.encode()).findings
+    assert (finding.name, finding.line) == ("f", line)
+    assert finding.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    def g():\n        yield 1\n    return list(g())",
+        "def f(): return sum(lambda: (yield))",
+        "def f(): ...\nf = cached(f)",
+        "def f(): ...\nf.limit = 3",
+        "from m import f\ndef f(): ...",
+        "@typing.overload\ndef f(a: int): ...\n@overload\ndef f(a: str): ...\ndef f(a): ...",
+        "def f(): ...\nf: object",
+        "def _f(): ...\ndef _f(): ...",
+    ],
+)
+def test_what_is_fine_is_not_found(source) -> None:
+    assert read_module("m.py", source.encode()).findings == ()
+
+
+def test_an_expression_that_nests_deeply_is_looked_at_or_refused_but_never_a_crash() -> None:
+    sums = "def f():\n    return " + "+".join(["x"] * 2500)
+    assert read_module("m.py", sums.encode()).findings == ()
+    with pytest.raises(ModuleError, match="nests too deeply"):
+        read_module("m.py", b"def f(a=" + b"+".join([b"x"] * 2500) + b"): ...")
 
 
 @pytest.mark.parametrize(
