@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import postgres, postgres_server
+
+__all__ = ["ethereum_blocks", "postgres", "postgres_server"]
+
 BLOCKS = Path(__file__).parents[2] / "shared" / "data" / "ethereum-17173049-17173050"
 
 

@@ -1,31 +1,24 @@
-"""How a task's outputs become transactions: append and replace_block.
+"""How a task's outputs become transactions: what append and replace_block have in common.
 
-A job is a row of steps; each step is one transaction and runs in a thread while the job holds the lane of its database.
-Before each commit it asks the gate: the core may have ended the task meanwhile, and then nothing is committed.
-
-**append.** Rows and a ledger entry (task id, table, next output) commit together, so a rerun under the same task id goes on
-where the last commit stood, and rows are never doubled.
-
-**replace_block.** All outputs are read once before anything is written: what block each belongs to, which columns there are,
-and whether a row is bad. Then each block is one transaction: delete, insert. Neighbouring blocks without rows share one.
+A job takes batches of outputs and works them off in steps. Each step is one transaction and runs in a thread while the job
+holds a place in the lane of its database. Before each commit it asks the gate: the core may have ended the task meanwhile,
+and then nothing is committed. Outputs that are there all at once are one batch; those of a stream are many. After `end` the
+job writes what is left, and its last commit is the final one.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from blockx_worker.plugins.config import plugin_failed
-from blockx_worker.plugins.database import LedgerEntry, TableDatabase
-from blockx_worker.plugins.rows import OutputCursor, Row, block_of, read_output
-from blockx_worker.ports import CommitGate, OutputLines, StepFailed, WriterContext, WriteStopped
+from blockx_worker.plugins.database import TableDatabase, Writing
+from blockx_worker.plugins.rows import BatchOutputs, OutputCursor
+from blockx_worker.ports import CommitGate, OutputLines, WriterContext, WriteStopped
 
-__all__ = ["AppendJob", "ReplaceJob", "WriteJob", "WriteStats"]
+__all__ = ["CHECK_EVERY", "Batch", "WriteJob", "WriteStats"]
 
-MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
 CHECK_EVERY = 1000
 
 
@@ -38,238 +31,95 @@ class WriteStats:
     skipped_outputs: int | None = None
 
 
+@attrs.frozen
+class Batch:
+    """Consecutive outputs, which can be read again. ``size``: bytes of memory that go with it, 0 if others keep them.
+
+    ``blocks_done``: all outputs of the blocks up to this one are in this batch or in earlier ones; None = not known.
+    """
+
+    cursor: OutputCursor
+    first: int
+    end: int
+    size: int = 0
+    blocks_done: int | None = None
+
+    @classmethod
+    def whole(cls, outputs: OutputLines) -> Batch:
+        """All outputs of a task."""
+        return cls(OutputCursor(outputs), 0, outputs.count)
+
+    @classmethod
+    def part(cls, first: int, outputs: Sequence[bytes | None], blocks_done: int | None) -> Batch:
+        """Some outputs of a stream; None where there is none."""
+        part = BatchOutputs(first, outputs)
+        return cls(OutputCursor(part, first), first, part.count, part.size, blocks_done)
+
+
 class WriteJob:
     """Base: one database, the gate, and a stop flag that any thread may set."""
 
-    def __init__(
-        self, database: TableDatabase, context: WriterContext, outputs: OutputLines, stopped: threading.Event
-    ) -> None:
+    def __init__(self, database: TableDatabase, context: WriterContext, stopped: threading.Event) -> None:
         self.stats = WriteStats()
         self._database = database
         self._gate: CommitGate = context.gate
-        self._outputs = outputs
-        self._cursor = OutputCursor(outputs)
+        self._writing = Writing(context.task_id, context.wall_ms)
         self._stopped = stopped
+        self._opened = False
+        self._ending = False
 
     def stop(self) -> None:
-        """From another thread: end the running step soon, without a commit."""
+        """From another thread: end what runs soon, without a commit."""
         self._stopped.set()
         self._database.interrupt()
 
-    def prepare(self) -> None:
-        """What comes before the first transaction."""
-        self._database.open()
+    def take(self, batch: Batch) -> None:
+        """Accept the next batch, once the one before has been worked off."""
+        raise NotImplementedError
 
-    def step(self) -> bool:
-        """Do one transaction; True when all is written. StepFailed says what is written and stays."""
+    def end(self) -> None:
+        """There are no more batches."""
+        self._ending = True
+
+    def has_work(self) -> bool:
+        """Whether another step is due."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Do one transaction."""
         try:
             self._check_stopped()
+            if not self._opened:
+                self._opened = True
+                self._database.open()
             self._database.begin()
-            return self._transact()
-        except StepFailed as failed:
-            kept = self._kept()
-            raise StepFailed(failed.code, f"{failed.message}; {kept}" if kept else failed.message) from failed
+            self._transact()
         finally:
             self._database.rollback()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Let go of the database."""
         self._database.close()
 
-    def _transact(self) -> bool:
+    def kept(self) -> str:
+        """What is written and stays, in words; empty if nothing."""
         raise NotImplementedError
 
-    def _kept(self) -> str:
+    def _transact(self) -> None:
         raise NotImplementedError
 
-    def _commit(self, *, final: bool) -> None:
+    def _commit(self, *, final: bool, note: Callable[[], None]) -> None:
+        """Commit if the task may still; ``note`` takes down what is written then."""
         self._check_stopped()
-        if not self._gate.start(final=final):
+        if not self._gate.start(final=final, written=self.kept()):
             raise WriteStopped
         try:
             self._database.commit()
+            note()
         finally:
             if not final:
-                self._gate.ended()
+                self._gate.ended(written=self.kept())
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
             raise WriteStopped
-
-
-class AppendJob(WriteJob):
-    """Appends all outputs, at most ``max_rows`` rows (and one output more) a transaction."""
-
-    def __init__(
-        self,
-        database: TableDatabase,
-        context: WriterContext,
-        outputs: OutputLines,
-        stopped: threading.Event,
-        *,
-        max_rows: int,
-    ) -> None:
-        super().__init__(database, context, outputs, stopped)
-        self.stats.skipped_outputs = 0
-        self._task_id = context.task_id
-        self._wall_ms = context.wall_ms
-        self._max_rows = max_rows
-        self._next = 0
-
-    def _transact(self) -> bool:
-        entry = self._database.ledger(self._task_id)
-        start = self._start(entry)
-        if entry is not None and start == self._outputs.count:
-            return True
-        rows, end = self._take(start)
-        if rows:
-            self._database.ensure_table(self._columns_of(rows))
-            self._database.insert(rows)
-        self._database.set_ledger(self._task_id, LedgerEntry(end, self._outputs.count), self._wall_ms)
-        final = end == self._outputs.count
-        self._commit(final=final)
-        self._next = end
-        self.stats.rows += len(rows)
-        return final
-
-    def _start(self, entry: LedgerEntry | None) -> int:
-        """The output to go on with; those before it were written by an earlier run under this task id."""
-        if entry is None:
-            return 0
-        if entry.outputs != self._outputs.count:
-            raise plugin_failed(
-                f'task id "{self._task_id}" has already appended to this table, from {entry.outputs} outputs where there '
-                f"are {self._outputs.count} now: it was another task; submit this one under a new task id"
-            )
-        if entry.next_output > self._next:
-            self.stats.skipped_outputs = (self.stats.skipped_outputs or 0) + entry.next_output - self._next
-            self._next = entry.next_output
-        return entry.next_output
-
-    def _take(self, start: int) -> tuple[list[Row], int]:
-        """The rows of the next outputs, and the output after them."""
-        rows: list[Row] = []
-        size, end = 0, start
-        for index, line in self._cursor.lines(start):
-            rows.extend(read_output(index, line))
-            size += len(line)
-            end = index + 1
-            if len(rows) >= self._max_rows or size >= MAX_TRANSACTION_BYTES:
-                break
-            if not end % CHECK_EVERY:
-                self._check_stopped()
-        return rows, end
-
-    def _columns_of(self, rows: Sequence[Row]) -> tuple[str, ...]:
-        """All columns in order of appearance, checked."""
-        shapes: dict[tuple[str, ...], Row] = {}
-        for row in rows:
-            shapes.setdefault(tuple(row.values), row)
-        for shape, first in shapes.items():
-            self._database.check_columns(shape, first)
-        return tuple(dict.fromkeys(name for shape in shapes for name in shape))
-
-    def _kept(self) -> str:
-        if not self.stats.rows:
-            return ""
-        return (
-            f"outputs up to {self._next - 1} ({self.stats.rows} rows) are written and stay; "
-            "a rerun under the same task id goes on after them"
-        )
-
-
-@attrs.define
-class _Plan:
-    """Runs of outputs (start, count) for each block with rows, and all columns in order of appearance."""
-
-    runs: dict[int, list[tuple[int, int]]] = attrs.field(factory=dict)
-    columns: dict[str, None] = attrs.field(factory=dict)
-    shapes: set[tuple[str, ...]] = attrs.field(factory=set)
-
-    def add(self, index: int, block: int) -> None:
-        """Note that the output has a row of the block."""
-        runs = self.runs.setdefault(block, [])
-        if runs and sum(runs[-1]) > index:
-            return  # another row of the same output
-        if runs and sum(runs[-1]) == index:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((index, 1))
-
-
-class ReplaceJob(WriteJob):
-    """Replaces the rows of each block of the task."""
-
-    def __init__(
-        self,
-        database: TableDatabase,
-        context: WriterContext,
-        outputs: OutputLines,
-        stopped: threading.Event,
-        *,
-        blocks: tuple[int, int],
-    ) -> None:
-        super().__init__(database, context, outputs, stopped)
-        self.stats.blocks = 0
-        self._blocks = blocks
-        self._plan = _Plan()
-        self._groups: Iterator[tuple[int, int]] = iter(())
-
-    def prepare(self) -> None:
-        """Read all outputs, so that a bad row is found before anything is written."""
-        for index, line in self._cursor.lines(0):
-            if not index % CHECK_EVERY:
-                self._check_stopped()
-            for row in read_output(index, line):
-                self._look_at(row)
-        self._groups = _groups(sorted(self._plan.runs), self._blocks)
-        super().prepare()
-
-    def _look_at(self, row: Row) -> None:
-        self._plan.add(row.output, block_of(row, self._blocks))
-        shape = tuple(row.values)
-        if shape not in self._plan.shapes:
-            self._database.check_columns(shape, row)
-            self._plan.shapes.add(shape)
-            self._plan.columns.update(dict.fromkeys(shape))
-
-    def _transact(self) -> bool:
-        first, last = next(self._groups)
-        written = 0
-        if self._plan.columns:
-            self._database.ensure_table(tuple(self._plan.columns))
-        self._database.delete_blocks(first, last)
-        if first in self._plan.runs:
-            written = self._database.insert(self._rows_of(first))
-        final = last == self._blocks[1]
-        self._commit(final=final)
-        self.stats.rows += written
-        self.stats.blocks = last - self._blocks[0] + 1
-        return final
-
-    def _rows_of(self, block: int) -> Iterator[Row]:
-        for start, count in self._plan.runs[block]:
-            for index, line in islice(self._cursor.lines(start), count):
-                for row in read_output(index, line):
-                    if block_of(row, self._blocks) == block:
-                        yield row
-
-    def _kept(self) -> str:
-        if not self.stats.blocks:
-            return ""
-        first = self._blocks[0]
-        return (
-            f"blocks {first} to {first + self.stats.blocks - 1} ({self.stats.rows} rows) are written and stay"
-        )
-
-
-def _groups(with_rows: Sequence[int], blocks: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Ranges of blocks that are one transaction each: a block with rows, or a run of blocks without."""
-    start, last = blocks
-    for block in with_rows:
-        if start < block:
-            yield start, block - 1
-        yield block, block
-        start = block + 1
-    if start <= last:
-        yield start, last

@@ -7,7 +7,7 @@ a *bad row*: a failure that names the output, the row in it and the column, so t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,9 +17,21 @@ from blockx_worker.model.fields import shorten
 from blockx_worker.plugins.config import plugin_failed
 from blockx_worker.ports import OutputLines, StepFailed
 
-__all__ = ["BLOCK_COLUMN", "OutputCursor", "Row", "bad_row", "block_of", "read_output", "show"]
+__all__ = [
+    "BLOCK_COLUMN",
+    "BatchOutputs",
+    "ColumnKinds",
+    "OutputCursor",
+    "Row",
+    "bad_row",
+    "block_of",
+    "read_output",
+    "show",
+]
 
 BLOCK_COLUMN = "block_number"
+MAX_SHAPES = 1000
+OUTPUT_OVERHEAD_BYTES = 64  # of an output in memory, beside its text
 
 _decode = msgspec.json.Decoder().decode
 
@@ -35,10 +47,10 @@ class Row(NamedTuple):
 class OutputCursor:
     """Reads outputs forwards; going on from where the last reading stopped, or further on, never starts anew."""
 
-    def __init__(self, outputs: OutputLines) -> None:
+    def __init__(self, outputs: OutputLines, first: int = 0) -> None:
         self._outputs = outputs
-        self._next = 0
-        self._lines = outputs.lines()
+        self._next = first
+        self._lines = outputs.lines(first)
 
     def lines(self, start: int) -> Iterator[tuple[int, bytes]]:
         """Yield (index, JSON text) from ``start`` on; only one such reading at a time."""
@@ -50,6 +62,48 @@ class OutputCursor:
             index = self._next
             self._next += 1
             yield index, line
+
+
+class BatchOutputs:
+    """`OutputLines` over some outputs of a stream, which begin with the index ``first``; None = null."""
+
+    def __init__(self, first: int, outputs: Sequence[bytes | None]) -> None:
+        self._first = first
+        self._outputs = outputs
+        self.count = first + len(outputs)
+        self.size = sum(len(output) for output in outputs if output) + len(outputs) * OUTPUT_OVERHEAD_BYTES
+
+    def lines(self, start: int = 0) -> Iterator[bytes]:
+        """JSON text of each output from index ``start`` on."""
+        for position in range(start - self._first, len(self._outputs)):
+            yield self._outputs[position] or b"null"
+
+
+class ColumnKinds:
+    """The columns of rows in order of appearance, each with the Python types of its values so far.
+
+    ``check`` is asked for each new set of columns, with the first row that has it.
+    """
+
+    def __init__(self, check: Callable[[Sequence[str], Row], None]) -> None:
+        self.kinds: dict[str, set[type]] = {}
+        self._check = check
+        self._seen: set[tuple[object, ...]] = set()
+
+    def add(self, row: Row) -> None:
+        """Take note of a row; StepFailed if its columns cannot be."""
+        names = tuple(row.values)
+        shape = (names, *map(type, row.values.values()))
+        if shape in self._seen:
+            return
+        if len(self._seen) >= MAX_SHAPES:
+            self._seen.clear()
+        if names not in self._seen:
+            self._check(names, row)
+            self._seen.add(names)
+        self._seen.add(shape)
+        for name, value in row.values.items():
+            self.kinds.setdefault(name, set()).add(type(value))
 
 
 def read_output(index: int, line: bytes) -> list[Row]:

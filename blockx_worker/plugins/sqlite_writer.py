@@ -5,20 +5,21 @@
 * Transactions begin IMMEDIATE. While another process holds the lock the wait is made of short ones, so that a stop is
   heard; after the busy time-out the task fails with a sentence that names the file.
 * The ledger of appends is the table ``blockx_write_ledger``, one row per task and table. It is small; old rows may be deleted
-  once their tasks will never run again.
+  once their tasks will never run again. ``blockx_made_tables`` says which task made a table: that task, and no other, adds
+  columns for keys that come later.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
 from pathlib import Path
 
 from blockx_worker.plugins.config import plugin_failed
-from blockx_worker.plugins.database import LedgerEntry
+from blockx_worker.plugins.database import Kinds, LedgerEntry, Writing
 from blockx_worker.plugins.rows import BLOCK_COLUMN, Row, bad_row
 from blockx_worker.plugins.sqlite_errors import explain, primary_code
 from blockx_worker.plugins.sqlite_table import Column, Columns, check_names, fold, quote
@@ -28,6 +29,7 @@ __all__ = ["SqliteDatabase"]
 
 BUSY_STEP_MS = 50
 CHECK_EVERY = 200
+UNKNOWN = -1  # outputs of a task that has not brought its last one yet
 
 _CREATE_LEDGER = """
 CREATE TABLE IF NOT EXISTS blockx_write_ledger (
@@ -41,10 +43,21 @@ CREATE TABLE IF NOT EXISTS blockx_write_ledger (
 """
 _READ_LEDGER = "SELECT next_output, outputs FROM blockx_write_ledger WHERE task_id = ? AND table_name = ?"
 _WRITE_LEDGER = "INSERT OR REPLACE INTO blockx_write_ledger VALUES (?, ?, ?, ?, ?)"
+_CREATE_MADE = """
+CREATE TABLE IF NOT EXISTS blockx_made_tables (
+    table_name TEXT NOT NULL COLLATE NOCASE PRIMARY KEY,
+    task_id TEXT NOT NULL,
+    made_unix_ms INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+_READ_MADE = "SELECT 1 FROM blockx_made_tables WHERE table_name = ? AND task_id = ?"
+_WRITE_MADE = "INSERT OR REPLACE INTO blockx_made_tables VALUES (?, ?, ?)"
 
 
 class SqliteDatabase:
     """A `TableDatabase` over an SQLite file."""
+
+    max_blocks = 2**63  # a transaction locks the whole file anyway
 
     def __init__(
         self,
@@ -118,18 +131,16 @@ class SqliteDatabase:
         """Refuse names that can never be columns."""
         check_names(names, row)
 
-    def ensure_table(self, columns: Sequence[str]) -> None:
-        """Make the table with these columns (or the configured ones) if it is missing, and an index of its blocks."""
-        if self._columns is not None:
-            return
+    def ensure_table(self, columns: Mapping[str, Kinds], writing: Writing) -> None:
+        """Make the table with these columns (or the configured ones) if it is missing, and an index of its blocks.
+
+        If this task made it, columns that it does not have yet are added.
+        """
         names = list(self._selected or columns)
-        self._check_new(names)
-        with self._explained():
-            self._db.execute(f"CREATE TABLE {quote(self._table)} ({', '.join(map(quote, names))})")
-            if BLOCK_COLUMN in names:
-                index = quote(f"blockx_{self._table}_{BLOCK_COLUMN}")
-                self._db.execute(f"CREATE INDEX {index} ON {quote(self._table)} ({quote(BLOCK_COLUMN)})")
-            self._read_schema()
+        if self._columns is None:
+            self._make_table(names, writing)
+        elif missing := [name for name in names if name not in self._columns]:
+            self._add_columns(self._columns, missing, writing)
 
     def insert(self, rows: Iterable[Row]) -> int:
         """Insert in order; rows with the same keys in a row are one statement."""
@@ -138,6 +149,9 @@ class SqliteDatabase:
         for keys, run in groupby(rows, key=_keys):
             written += self._insert_run(self._columns, keys, run)
         return written
+
+    def lock_blocks(self, first: int, last: int) -> None:
+        """The transaction has locked the whole file when it began."""
 
     def delete_blocks(self, first: int, last: int) -> None:
         """Delete the rows of these blocks."""
@@ -160,12 +174,16 @@ class SqliteDatabase:
         with self._explained():
             self._db.execute(_CREATE_LEDGER)
             found = self._db.execute(_READ_LEDGER, (task_id, self._table)).fetchone()
-            return LedgerEntry(*found) if found is not None else None
+        if found is None:
+            return None
+        next_output, outputs = found
+        return LedgerEntry(next_output, None if outputs == UNKNOWN else outputs)
 
-    def set_ledger(self, task_id: str, entry: LedgerEntry, wall_ms: int) -> None:
+    def set_ledger(self, entry: LedgerEntry, writing: Writing) -> None:
         """Note how far it has."""
+        outputs = UNKNOWN if entry.outputs is None else entry.outputs
+        values = (writing.task_id, self._table, entry.next_output, outputs, writing.wall_ms)
         with self._explained():
-            values = (task_id, self._table, entry.next_output, entry.outputs, wall_ms)
             self._db.execute(_WRITE_LEDGER, values)
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -174,6 +192,27 @@ class SqliteDatabase:
     def _db(self) -> sqlite3.Connection:
         assert self._connection is not None, "not open"
         return self._connection
+
+    def _make_table(self, names: Sequence[str], writing: Writing) -> None:
+        self._check_new(names)
+        with self._explained():
+            self._db.execute(f"CREATE TABLE {quote(self._table)} ({', '.join(map(quote, names))})")
+            if BLOCK_COLUMN in names:
+                index = quote(f"blockx_{self._table}_{BLOCK_COLUMN}")
+                self._db.execute(f"CREATE INDEX {index} ON {quote(self._table)} ({quote(BLOCK_COLUMN)})")
+            self._db.execute(_CREATE_MADE)
+            self._db.execute(_WRITE_MADE, (self._table, writing.task_id, writing.wall_ms))
+            self._read_schema()
+
+    def _add_columns(self, columns: Columns, missing: Sequence[str], writing: Writing) -> None:
+        with self._explained():
+            self._db.execute(_CREATE_MADE)
+            if self._db.execute(_READ_MADE, (self._table, writing.task_id)).fetchone() is None:
+                return  # the rows that have them will be refused by name
+            self._check_new([*columns.names, *missing])
+            for name in missing:
+                self._db.execute(f"ALTER TABLE {quote(self._table)} ADD COLUMN {quote(name)}")
+            self._read_schema()
 
     def _insert_run(self, columns: Columns, keys: tuple[str, ...], rows: Iterator[Row]) -> int:
         """Insert rows that all have these keys; at least one."""

@@ -53,13 +53,15 @@ class Gate:
     def __init__(self, refuse_at: int | None = None) -> None:
         self.refuse_at = refuse_at
         self.asked: list[bool] = []
+        self.words: list[str] = []
         self.ends = 0
 
-    def start(self, *, final: bool) -> bool:
+    def start(self, *, final: bool, written: str = "") -> bool:
         self.asked.append(final)
+        self.words.append(written)
         return self.refuse_at is None or len(self.asked) <= self.refuse_at
 
-    def ended(self) -> None:
+    def ended(self, *, written: str = "") -> None:
         self.ends += 1
 
 
@@ -85,9 +87,10 @@ def context(
     )
 
 
-def plugin(path: Path, **settings: Any) -> BlockWritePlugin:
-    """A writer with one configured target, ``main``."""
-    return BlockWritePlugin(Targets({"main": f"sqlite:///{path}"}, allow_urls=False), **settings)
+def plugin(target: Path | str, **settings: Any) -> BlockWritePlugin:
+    """A writer with one configured target, ``main``: a file of SQLite, or a URL."""
+    url = f"sqlite:///{target}" if isinstance(target, Path) else target
+    return BlockWritePlugin(Targets({"main": url}, allow_urls=False), **settings)
 
 
 def config(**fields: Any) -> bytes:

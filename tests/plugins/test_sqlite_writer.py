@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from blockx_worker.plugins.sqlite_errors import explain
+from blockx_worker.plugins.targets import SqliteTarget
 from blockx_worker.ports import StepFailed, WriteStopped
 from tests.plugins.helpers import Gate, Outputs, config, context, execute, plugin, select
 
@@ -63,7 +64,7 @@ async def test_the_result_says_where_the_rows_are(path) -> None:
 
 async def test_columns_have_no_type_and_blocks_an_index(path) -> None:
     await write(path, [{"block_number": 1, "v": 2}], blocks=(1, 1))
-    assert select(path, "SELECT sql FROM sqlite_master ORDER BY type DESC, name") == [
+    assert select(path, "SELECT sql FROM sqlite_master WHERE tbl_name = 't' ORDER BY type DESC") == [
         ('CREATE TABLE "t" ("block_number", "v")',),
         ('CREATE INDEX "blockx_t_block_number" ON "t" ("block_number")',),
     ]
@@ -72,6 +73,11 @@ async def test_columns_have_no_type_and_blocks_an_index(path) -> None:
 async def test_the_ledger_notes_when_it_was_written(path) -> None:
     await write(path, [{"a": 1}, None])
     assert select(path, "SELECT * FROM blockx_write_ledger") == [("task-1", "t", 2, 2, 1_700_000_000_000)]
+
+
+async def test_a_text_with_the_character_nul_survives(path) -> None:
+    await write(path, [{"v": "NUL \0 inside"}])
+    assert select(path, "SELECT v FROM t") == [("NUL \0 inside",)]
 
 
 async def test_a_file_that_is_no_database_is_named(path) -> None:
@@ -226,7 +232,7 @@ async def test_more_columns_than_sqlite_takes_are_refused(path) -> None:
 
 async def test_a_table_changed_by_others_between_transactions_is_seen(path) -> None:
     class Altering(Gate):
-        def ended(self) -> None:
+        def ended(self, *, written: str = "") -> None:
             execute(path, "ALTER TABLE t ADD COLUMN b")
 
     await write(path, [{"a": 1}, {"a": 2, "b": 3}], gate=Altering(), settings={"batch_rows": 1})
@@ -272,7 +278,7 @@ async def test_a_commit_that_a_reader_blocks_is_tried_again(path) -> None:
         reader.execute("SELECT * FROM t").fetchall()
 
         class Releasing(Gate):
-            def start(self, *, final: bool) -> bool:
+            def start(self, *, final: bool, written: str = "") -> bool:
                 threading.Timer(0.01, reader.execute, ["ROLLBACK"]).start()
                 return super().start(final=final)
 
@@ -328,7 +334,7 @@ async def test_small_tasks_get_in_between_the_transactions_of_a_large_one(path) 
     first_commit = threading.Event()
 
     class Telling(Gate):
-        def start(self, *, final: bool) -> bool:
+        def start(self, *, final: bool, written: str = "") -> bool:
             first_commit.set()
             return super().start(final=final)
 
@@ -346,8 +352,8 @@ async def test_small_tasks_get_in_between_the_transactions_of_a_large_one(path) 
 async def test_two_names_of_one_file_share_a_lane(tmp_path) -> None:
     writer = plugin(tmp_path / "out.db")
     (tmp_path / "link").symlink_to(tmp_path)
-    lane = writer._lane(str(tmp_path / "out.db"))
-    assert writer._lane(str(tmp_path / "link" / "out.db")) is lane
+    lane = writer._lane(SqliteTarget(label="", path=f"{tmp_path}/out.db"))
+    assert writer._lane(SqliteTarget(label="", path=f"{tmp_path}/link/out.db")) is lane
     del lane
     assert not writer._lanes
 
