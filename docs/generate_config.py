@@ -95,10 +95,8 @@ def _range(field: SettingField) -> str:
             return f"{low} … {high}"
         case "choice":
             return ", ".join(f"`{choice}`" for choice in field.choices)
-        case "bool":
-            return "`true`, `false`"
-        case _:
-            return field.kind
+        case kind:
+            return {"bool": "`true`, `false`", "ratio": "0 … 1"}.get(kind, kind)
 
 
 def _default(field: SettingField) -> str:

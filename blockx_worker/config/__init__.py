@@ -1,6 +1,7 @@
 """The worker's configuration: typed settings, and how they are read from defaults, files, environment and flags."""
 
 from blockx_worker.config.addresses import format_address, is_loopback, is_wildcard, parse_address
+from blockx_worker.config.cluster_settings import EtcdSettings, ShadowSettings
 from blockx_worker.config.errors import ConfigError
 from blockx_worker.config.io_settings import BlockDbSettings, IoSettings, JsonRpcSettings
 from blockx_worker.config.load import LoadedSettings, load_settings
@@ -20,12 +21,14 @@ __all__ = [
     "BlockDbSettings",
     "ConfigError",
     "DispatcherSettings",
+    "EtcdSettings",
     "IoSettings",
     "JsonRpcSettings",
     "LoadedSettings",
     "LogSettings",
     "RpcSettings",
     "Settings",
+    "ShadowSettings",
     "StreamBuildSettings",
     "WriterSettings",
     "format_address",

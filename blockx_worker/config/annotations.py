@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Meta
 
-__all__ = ["DAY_MS", "GIB", "KIB", "MIB", "Section", "count", "ms", "path", "size", "word"]
+__all__ = ["DAY_MS", "GIB", "KIB", "MIB", "Section", "count", "ms", "path", "ratio", "size", "word"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -32,6 +32,11 @@ def ms(low: int, high: int, description: str, **extra: Any) -> Meta:
 def size(low: int, high: int, description: str, **extra: Any) -> Meta:
     """A number of bytes, also read from texts such as ``64MiB``."""
     return _number(low, high, description, kind="bytes", **extra)
+
+
+def ratio(description: str) -> Meta:
+    """A share from 0 to 1."""
+    return Meta(ge=0.0, le=1.0, description=description, extra={"kind": "ratio"})
 
 
 def word(description: str, **extra: Any) -> Meta:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from blockx_worker.config.addresses import is_loopback, is_wildcard, parse_address
 from blockx_worker.config.errors import problem_line
 from blockx_worker.config.fields import value_at
 from blockx_worker.config.settings import Settings
+from blockx_worker.config.shown import shown_value
 
 __all__ = ["check_settings"]
 
 # A Unix socket path holds 107 bytes; the executor's folder and the socket's name need the rest.
 MAX_RUNTIME_DIR_BYTES = 60
 
+_REGISTRY_PREFIX = re.compile(r"/([A-Za-z0-9._-]+/)+", re.ASCII)
 _TARGET_URL = re.compile(r"sqlite:///.+|postgres(ql)?://.+", re.ASCII)
+
+_ETCD_NEEDS = (
+    ("user", "password"),
+    ("password", "user"),
+    ("tls_cert", "tls_ca"),
+    ("tls_cert", "tls_key"),
+    ("tls_key", "tls_cert"),
+)
 
 _ORDERED = (
     ("default_ttl_ms", "max_ttl_ms"),
@@ -30,7 +40,7 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[s
     """One line for each rule that the settings break. ``origins`` holds what did not stay at its default."""
 
     def bad(path: str, what: str) -> str:
-        return problem_line(path, value_at(settings, path), origins.get(path, "default"), what)
+        return problem_line(path, shown_value(settings, path), origins.get(path, "default"), what)
 
     for low, high in _ORDERED:
         if value_at(settings, low) > value_at(settings, high):
@@ -47,6 +57,27 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[s
     yield from _check_addresses(settings, origins)
     yield from _check_folders(settings, origins)
     yield from _check_targets(settings, origins)
+    yield from _check_cluster(settings, bad)
+
+
+def _check_cluster(settings: Settings, bad: Callable[[str, str], str]) -> Iterator[str]:
+    etcd, shadow = settings.etcd, settings.shadow
+    if not _REGISTRY_PREFIX.fullmatch(settings.worker_registry_prefix):
+        yield bad(
+            "worker_registry_prefix",
+            "expected names of letters, digits, '.', '_' and '-' between /, as in /a/b/",
+        )
+    for name, needed in _ETCD_NEEDS:
+        if getattr(etcd, name) is not None and getattr(etcd, needed) is None:
+            yield bad(f"etcd.{name}", f"needs etcd.{needed}")
+    for name in ("tls_ca", "tls_cert", "tls_key"):
+        file = getattr(etcd, name)
+        if file is not None and not Path(file).is_file():
+            yield bad(f"etcd.{name}", "no such file")
+    if shadow.target is not None and parse_address(shadow.target)[1] == 0:
+        yield bad("shadow.target", "port 0 is only for listening")
+    if shadow.sample_rate > 0 and shadow.target is None:
+        yield bad("shadow.sample_rate", "needs shadow.target")
 
 
 def _check_addresses(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:

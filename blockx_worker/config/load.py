@@ -22,7 +22,7 @@ from blockx_worker.config.checks import check_settings
 from blockx_worker.config.errors import ConfigError, problem_line
 from blockx_worker.config.fields import FIELDS, MAPS, SettingField, value_at
 from blockx_worker.config.names import unknown_path, unknown_variable
-from blockx_worker.config.redact import redact_endpoint
+from blockx_worker.config.redact import MASK, redact_endpoint
 from blockx_worker.config.settings import Settings
 from blockx_worker.config.targets import absolute_sqlite
 from blockx_worker.config.toml import Entry, read_toml
@@ -107,7 +107,15 @@ def _tuned(entries: list[Entry], problems: list[str]) -> list[Entry]:
             problem_line("profile", name, chosen[-1].origin, "expected one of: " + ", ".join(PROFILES))
         )
         return []
-    return [Entry(path, raw, f"profile {profile.name}") for path, raw in profile.tune_defaults.items()]
+    named = {
+        "deployment": profile.deployment,
+        "worker_registry_prefix": profile.worker_registry_prefix,
+    }
+    tuned = {path: name for path, name in named.items() if name != FIELDS[path].default}
+    return [
+        Entry(path, raw, f"profile {profile.name}")
+        for path, raw in (tuned | {**profile.tune_defaults}).items()
+    ]
 
 
 def _read_all(entries: list[Entry], problems: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -137,6 +145,8 @@ def _field_of(path: str) -> SettingField | None:
 
 def _masked(field: SettingField, raw: object) -> object:
     """A value that is wrong, as it may be shown."""
+    if field.kind == "secret":
+        return MASK
     if field.kind != "urls":
         return raw
     urls = raw if isinstance(raw, list) else str(raw).split(",")

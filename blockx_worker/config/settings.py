@@ -28,6 +28,7 @@ from blockx_worker.config.annotations import (
     size,
     word,
 )
+from blockx_worker.config.cluster_settings import EtcdSettings, ShadowSettings
 from blockx_worker.config.io_settings import IoSettings
 
 __all__ = [
@@ -260,6 +261,12 @@ class Settings(Section, frozen=True, kw_only=True):
     """Settings of one worker; immutable, with every derived value filled in."""
 
     profile: Annotated[str, word("Deployment shape: block or bundle.", flag="--profile")] = "block"
+    deployment: Annotated[str, word("Name of the deployment in the registry. Default: the profile's.")] = (
+        "block"
+    )
+    worker_registry_prefix: Annotated[
+        str, word("Start of the worker's key in etcd, from / to /. Default: the profile's.")
+    ] = "/blockx/workers/block/"
     functions_dir: Annotated[
         str | None, path("Folder of the functions: modules and packages.", flag="--functions")
     ] = None
@@ -369,6 +376,8 @@ class Settings(Section, frozen=True, kw_only=True):
     rpc: RpcSettings = RpcSettings()
     writers: WriterSettings = WriterSettings()
     io: IoSettings = IoSettings()
+    etcd: EtcdSettings = EtcdSettings()
+    shadow: ShadowSettings = ShadowSettings()
     targets: Annotated[
         dict[str, str],
         word(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockx_worker.config.fields import FIELDS, value_at
-from blockx_worker.config.redact import redact_endpoint, redact_section, redact_url
+from blockx_worker.config.redact import MASK, redact_endpoint, redact_section, redact_url
 from blockx_worker.config.settings import Settings
 
 __all__ = ["shown_value"]
@@ -19,4 +19,10 @@ def shown_value(settings: Settings, path: str) -> Any:
     if section == "extensions":
         return redact_section(settings.extensions[name])
     value = value_at(settings, path)
-    return list(map(redact_endpoint, value)) if FIELDS[path].kind == "urls" else value
+    match FIELDS[path].kind:
+        case "urls":
+            return list(map(redact_endpoint, value))
+        case "secret":
+            return value and MASK
+        case _:
+            return value

@@ -76,6 +76,9 @@ _ACCEPTED = {
     "extensions": "a table: [extensions.NAME]",
     "targets": "a database URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE",
     "address": "HOST:PORT",
+    "addresses": "a list of HOST:PORT; in the environment separated by commas",
+    "secret": "text",
+    "ratio": "a number from 0 to 1 such as 0.05",
     "path": "a path",
     "text": "text",
 }
@@ -190,6 +193,34 @@ def _read_address(field: SettingField, raw: object) -> str:
     return text
 
 
+def _read_addresses(field: SettingField, raw: object) -> list[str]:
+    addresses = _read_list(field, raw)
+    for address in addresses:
+        if "://" in address:
+            raise ValueError(f"expected {accepted(field)}; without {address.partition('://')[0]}://")
+        if parse_address(address)[1] == 0:
+            raise ValueError(f"expected {accepted(field)}; port 0 is only for listening")
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"expected {accepted(field)}; none twice")
+    return addresses
+
+
+def _read_ratio(field: SettingField, raw: object) -> float:
+    value = _float(raw)
+    if value is None or not 0 <= value <= 1:
+        raise ValueError(f"expected {accepted(field)}")
+    return value
+
+
+def _float(raw: object) -> float | None:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        return None
+    try:
+        return float(raw)
+    except ValueError:
+        return None
+
+
 def _read_text(field: SettingField, raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
         raise ValueError(f"expected {accepted(field)}")
@@ -205,6 +236,9 @@ _READERS: dict[Kind, Callable[[SettingField, object], Any]] = {
     "text": _read_text,
     "path": _read_text,
     "address": _read_address,
+    "addresses": _read_addresses,
+    "secret": _read_text,
+    "ratio": _read_ratio,
     "list": _read_list,
     "urls": _read_urls,
     "targets": _read_text,
