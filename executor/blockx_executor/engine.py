@@ -34,7 +34,7 @@ from blockx_executor.calls import NEVER, BudgetExceeded, Call, CallState
 from blockx_executor.failure import Failure, fill_report
 from blockx_executor.inbox import Inbox
 from blockx_executor.link import Link
-from blockx_executor.loader import Entry, LoadedCode, Loader
+from blockx_executor.loader import Entry, Loader
 from blockx_executor.mainthread import MainThread
 from blockx_executor.pulse import Pulse
 from blockx_executor.scheduler import Scheduler
@@ -168,14 +168,12 @@ class Engine:
         digest, selector = call.payload.function_code_digest, call.payload.entry_selector
         call.state = CallState.RUNNING
         code = self._loader.get(digest)
-        if code is None:
+        entry = None if code is None else code.entries.get(selector)
+        if entry is None:
             if not self._loader.knows(digest):  # evicted since the call was put into the queue
                 self._inbox.await_code(call)
                 return
-            code = self._load(call)
-        entry = code.entries.get(selector)
-        if entry is None:
-            entry = code.entry(selector)
+            entry = self._load(call)
         if type(entry) is Failure:
             self._finish_failed(call, entry)
         elif call.stop is not None:  # cancelled while its code was loaded
@@ -230,7 +228,7 @@ class Engine:
         self._box.idle(now)
         self._switched_ns = now
 
-    def _load(self, call: Call) -> LoadedCode:
+    def _load(self, call: Call) -> Entry:
         """Compile and import the code of ``call``, with the lock given away; masked, so nothing interrupts it."""
         main, payload, started = self._main, call.payload, _now()
         call.slice_started_ns = started
@@ -241,7 +239,9 @@ class Engine:
         in_use = {other.payload.function_code_digest for other in self._scheduler.calls.values()}
         self._link.lock.release()
         try:
-            return self._loader.load(payload.function_code_digest, payload.function_id, in_use)
+            return self._loader.load(
+                payload.function_code_digest, payload.entry_selector, payload.function_id, in_use
+            )
         finally:
             self._link.lock.acquire()
             main.running = None

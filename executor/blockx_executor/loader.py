@@ -4,7 +4,7 @@ Each digest becomes modules under a private name in ``sys.modules`` (`modules`),
 and dataclasses and pickling find their module by name. What failed to load is remembered like what loaded: the same
 sentence for every later call.
 
-Import runs user code; whoever calls `Loader.load` sees to it that nothing interrupts it, as a module that was
+Modules are imported when an entry in them is asked for first. That runs user code; whoever calls `Loader.load` sees to it that nothing interrupts it, as a module that was
 interrupted half-way poisons whatever imported it.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Container
 from typing import Any, Final, TypeAlias
 
 from blockx_executor.failure import Failure, fill_report
-from blockx_executor.modules import FunctionFinder, SourceTree
+from blockx_executor.modules import FunctionFinder, SourceTree, dotted
 from blockx_executor.names import private_root
 from blockx_executor.wire.messages import FunctionCodeResult
 
@@ -31,21 +31,34 @@ _MAX_NAMES_SHOWN: Final = 12
 
 
 class LoadedCode:
-    """One digest: its main module, or why there is none, and the entries that were asked for."""
+    """One digest: the modules of it that were asked for, or why there are none, and the same of its entries."""
 
-    def __init__(
-        self, tree: SourceTree, main: str, module: types.ModuleType | None, failure: Failure | None
-    ) -> None:
+    def __init__(self, tree: SourceTree, main: str) -> None:
         self.tree = tree
-        self.filename = tree.filename(main)
         self.entries: dict[str, Entry] = {}
-        self._module = module
-        self._failure = failure
+        self._main = main
+        self._modules: dict[str, types.ModuleType | Failure] = {}
 
-    def entry(self, selector: str) -> Entry:
-        """The entry that ``selector`` names, found once."""
-        entry = self.entries[selector] = self._failure or self._resolve(selector)
+    def load(self, selector: str, function_id: str) -> Entry:
+        """Find the entry ``selector``: ``name`` in the main module, or ``module:name``. Never raises."""
+        module_name, separator, name = selector.rpartition(":")
+        if not separator:
+            module_name = dotted(self._main)
+        module = self._modules.get(module_name)
+        if module is None:
+            module = self._modules[module_name] = self._import(module_name, function_id)
+        entry = self.entries[selector] = module if isinstance(module, Failure) else _resolve(module, name)
         return entry
+
+    def _import(self, module_name: str, function_id: str) -> types.ModuleType | Failure:
+        if module_name not in self.tree.modules:
+            known = ", ".join(self.tree.modules) or "none"
+            text = f"The code of {function_id} has no module {module_name!r}; its modules are: {known}."
+            return Failure("IMPORT_ERROR", text)
+        try:
+            return importlib.import_module(f"{self.tree.root}.{module_name}")
+        except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit included
+            return _import_failure(error, function_id, self.tree)
 
     def function_id(self, function: object) -> str:
         """The id of ``function``, which must be one of this code; TypeError says why it has none."""
@@ -61,41 +74,6 @@ class LoadedCode:
                 f"{name} has no id, as it is not at the top level of its module; call it directly, or move it there."
             )
         return f"{module.removeprefix(own)}.{name}"
-
-    def _resolve(self, selector: str) -> Entry:
-        found: Any = self._module
-        for part in selector.split("."):
-            try:
-                found = getattr(found, part)
-            except Exception:  # noqa: BLE001 - a module's or a class's own __getattr__ may raise anything
-                return self._missing(selector)
-        if not callable(found):
-            return Failure(
-                "FUNCTION_NOT_FOUND",
-                f"{selector!r} in {self.filename} is a {type(found).__name__}, not a function.",
-            )
-        if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
-            return Failure(
-                "USER_ERROR",
-                f"{selector!r} in {self.filename} is an async def; functions must be plain def. "
-                "Use sdk.sleep() to wait while other calls run.",
-            )
-        return found  # type: ignore[no-any-return]  # callable() does not narrow Any
-
-    def _missing(self, selector: str) -> Failure:
-        names = [
-            name
-            for name, value in vars(self._module).items()
-            if callable(value)
-            and getattr(value, "__module__", None) == self._module_name
-            and not name.startswith("_")
-        ]
-        known = f"it defines {', '.join(names[:_MAX_NAMES_SHOWN])}" if names else "it defines no function"
-        return Failure("FUNCTION_NOT_FOUND", f"There is no {selector!r} in {self.filename}; {known}.")
-
-    @property
-    def _module_name(self) -> str:
-        return self._module.__name__ if self._module is not None else ""
 
 
 class Loader:
@@ -124,27 +102,16 @@ class Loader:
         if len(self._sources) > self._capacity:
             del self._sources[next(iter(self._sources))]
 
-    def load(self, digest: str, function_id: str, in_use: Container[str]) -> LoadedCode:
-        """Compile and import the offered source of ``digest``; never raises. ``in_use`` digests are not evicted."""
-        source = self._sources.pop(digest)
-        tree = SourceTree(self._free_root(private_root(digest)), source.files)
-        code = self._loaded[digest] = self._load(tree, source, function_id)
-        self._evict(in_use)
-        return code
-
-    def _load(self, tree: SourceTree, source: FunctionCodeResult, function_id: str) -> LoadedCode:
-        if source.main not in tree.files:
-            names = ", ".join(source.files) or "none"
-            text = f"The code of {function_id} has no module {source.main!r}; its files are: {names}."
-            return LoadedCode(tree, source.main, None, Failure("IMPORT_ERROR", text))
-        self._finder.trees[tree.root] = tree
-        try:
-            module = importlib.import_module(tree.private_name(source.main))
-        except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit included
-            failure = _import_failure(error, function_id, tree)
-            self._forget(tree)
-            return LoadedCode(tree, source.main, None, failure)
-        return LoadedCode(tree, source.main, module, None)
+    def load(self, digest: str, selector: str, function_id: str, in_use: Container[str]) -> Entry:
+        """Import the entry ``selector`` of a known ``digest``; never raises. ``in_use`` digests are not evicted."""
+        code = self._loaded.get(digest)
+        if code is None:
+            source = self._sources.pop(digest)
+            tree = SourceTree(self._free_root(private_root(digest)), source.files)
+            code = self._loaded[digest] = LoadedCode(tree, source.main)
+            self._finder.trees[tree.root] = tree
+            self._evict(in_use)
+        return code.load(selector, function_id)
 
     def _free_root(self, root: str) -> str:
         """``root``, or with a number when another digest that begins alike has it."""
@@ -156,11 +123,42 @@ class Loader:
     def _evict(self, in_use: Container[str]) -> None:
         surplus = len(self._loaded) - self._capacity
         for digest in [digest for digest in self._loaded if digest not in in_use][: max(0, surplus)]:
-            self._forget(self._loaded.pop(digest).tree)
+            tree = self._loaded.pop(digest).tree
+            del self._finder.trees[tree.root]
+            tree.forget()
 
-    def _forget(self, tree: SourceTree) -> None:
-        self._finder.trees.pop(tree.root, None)
-        tree.forget()
+
+def _resolve(module: types.ModuleType, selector: str) -> Entry:
+    found: Any = module
+    for part in selector.split("."):
+        try:
+            found = getattr(found, part)
+        except Exception:  # noqa: BLE001 - a module's or a class's own __getattr__ may raise anything
+            return _missing(module, selector)
+    if not callable(found):
+        kind = type(found).__name__
+        return Failure(
+            "FUNCTION_NOT_FOUND", f"{selector!r} in {module.__file__} is a {kind}, not a function."
+        )
+    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
+        return Failure(
+            "USER_ERROR",
+            f"{selector!r} in {module.__file__} is an async def; functions must be plain def. "
+            "Use sdk.sleep() to wait while other calls run.",
+        )
+    return found  # type: ignore[no-any-return]  # callable() does not narrow Any
+
+
+def _missing(module: types.ModuleType, selector: str) -> Failure:
+    names = [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+        and not name.startswith("_")
+    ]
+    known = f"it defines {', '.join(names[:_MAX_NAMES_SHOWN])}" if names else "it defines no function"
+    return Failure("FUNCTION_NOT_FOUND", f"There is no {selector!r} in {module.__file__}; {known}.")
 
 
 def _import_failure(error: BaseException, function_id: str, tree: SourceTree) -> Failure:

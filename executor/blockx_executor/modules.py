@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from blockx_executor.mainthread import MainThread
 from blockx_executor.names import MODULE_PREFIX
 
-__all__ = ["FunctionFinder", "SourceTree", "install_imports"]
+__all__ = ["FunctionFinder", "SourceTree", "dotted", "install_imports"]
 
 _INIT: Final = "/__init__"
 
@@ -39,26 +39,22 @@ class _Found(NamedTuple):
 class SourceTree:
     """The files of one digest, by path with ``/``, below the private package ``root``.
 
-    ``tops`` are the names that its code may import as its own.
+    ``modules`` leads from dotted name to path; ``tops`` are the names that its code may import as its own.
     """
 
     def __init__(self, root: str, files: Mapping[str, str]) -> None:
         self.root = root
         self.files = {path: text for path, text in files.items() if path.endswith(".py")}
-        self._modules = {
-            _dotted(path): path for path in sorted(self.files, key=lambda path: path.endswith(f"{_INIT}.py"))
+        self.modules = {
+            dotted(path): path for path in sorted(self.files, key=lambda path: path.endswith(f"{_INIT}.py"))
         }
         # A lone module has no siblings: what it imports under its own name, as json.py may import json, is another's.
         lone = len(self.files) == 1 and "/" not in next(iter(self.files))
-        self.tops = frozenset() if lone else frozenset(name.partition(".")[0] for name in self._modules)
+        self.tops = frozenset() if lone else frozenset(name.partition(".")[0] for name in self.modules)
 
     def filename(self, path: str) -> str:
         """How tracebacks name the file: versions of one file differ in it."""
         return f"{path} [{self.root.removeprefix(MODULE_PREFIX)}]"
-
-    def private_name(self, path: str) -> str:
-        """The name of the module in file ``path``."""
-        return f"{self.root}.{_dotted(path)}"
 
     def spec(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
         """How to import ``fullname``, the root itself or a module below it; None when the tree has no such module."""
@@ -75,10 +71,10 @@ class SourceTree:
         )
 
     def _find(self, name: str) -> _Found | None:
-        path = self._modules.get(name)
+        path = self.modules.get(name)
         if path is not None:
             return _Found(path, path.endswith(f"{_INIT}.py"))
-        if not name or any(module.startswith(f"{name}.") for module in self._modules):
+        if not name or any(module.startswith(f"{name}.") for module in self.modules):
             return _Found(None, is_package=True)
         return None
 
@@ -188,5 +184,6 @@ def _masked(main: MainThread, function: Callable[..., types.ModuleType]) -> Call
     return masked
 
 
-def _dotted(path: str) -> str:
+def dotted(path: str) -> str:
+    """The name of the module in file ``path``: ``chain.erc20`` in ``chain/erc20.py``, ``chain`` in ``chain/__init__.py``."""
     return path.removesuffix(".py").removesuffix(_INIT).replace("/", ".")

@@ -64,6 +64,7 @@ class ExecutorDriver:
     """One executor and the worker's end of its link.
 
     Requests for code are answered from ``sources``; IO and subcalls by ``serve``, or kept in ``waits`` without it.
+    Outcomes are offered to ``take`` first, which says whether it takes them.
     Calls that are given back are sent again at once, unless ``resends`` is off; all of them stand in ``returned``.
     """
 
@@ -76,6 +77,7 @@ class ExecutorDriver:
         self.answers_code = True
         self.waits: list[CallWaiting] = []
         self.serve: Callable[[CallWaiting], None] | None = None
+        self.take: Callable[[CallCompleted | CallFailed], bool] = lambda _outcome: False
         self.resends = True
         self.returned: list[CallsReturned] = []
         self.sent: dict[str, ExecuteCall] = {}
@@ -230,7 +232,8 @@ class ExecutorDriver:
                 if self.resends:
                     self.send(*(self.sent[call.call_id] for call in message.payload.calls))
             case _:
-                self.others.append(message)
+                if not self.take(message):
+                    self.others.append(message)
 
     def _waiting(self, message: CallWaiting) -> None:
         if message.payload.wait_kind == "function_code":
