@@ -1,18 +1,25 @@
 """Which bytes of a JSON lines file belong to which block.
 
-A table in one file is read once; the index then holds, for each block, the spans of consecutive lines. Reading goes in
-chunks of whole lines that are decoded by one C call each: a Python loop over every line would keep taking the
-interpreter lock from the thread that serves the calls.
+A table in one file is read once; the index then holds the runs of consecutive lines of one block: where each begins and
+ends, and a checksum of it. It takes 28 bytes a run, for a table may have millions of blocks. Reading goes in chunks of
+whole lines that are decoded by one C call each: a Python loop over every line would keep taking the interpreter lock from
+the thread that serves the calls.
+
+A file may be read for a long time after it was indexed, while somebody appends to it, or, by mistake, writes over it.
+So each run is read with its checksum: what is handed on are the rows that were indexed, or an error.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from io import BufferedIOBase
-from itertools import accumulate, groupby
-from operator import attrgetter
+from itertools import accumulate, groupby, islice
+from operator import attrgetter, gt
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -28,7 +35,7 @@ __all__ = [
     "check_interrupted",
     "file_signature",
     "open_lines",
-    "read_span",
+    "read_run",
 ]
 
 CHUNK_BYTES = 1024 * 1024
@@ -53,17 +60,27 @@ _block_decoder = msgspec.json.Decoder(_BlockRow)
 _block_of = attrgetter("block")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class BlockIndex:
-    """Spans (start, end) of each block in the text of a file (for ``.gz`` the unpacked text), blocks ascending."""
+    """Runs of lines in the text of a file (for ``.gz`` the unpacked text), in order of block, then of line.
+
+    Run ``i`` is the bytes ``starts[i]`` to ``ends[i]`` of block ``blocks[i]``.
+    """
 
     signature: FileSignature
-    spans: dict[int, list[tuple[int, int]]]
+    blocks: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    checksums: Sequence[int]
 
     @property
     def bounds(self) -> tuple[int, int] | None:
         """First and last block; None without rows."""
-        return (next(iter(self.spans)), next(reversed(self.spans))) if self.spans else None
+        return (self.blocks[0], self.blocks[-1]) if self.blocks else None
+
+    def between(self, first: int, last: int) -> range:
+        """The runs of the blocks ``first`` to ``last``."""
+        return range(bisect_left(self.blocks, first), bisect_right(self.blocks, last))
 
 
 def check_interrupted(interrupted: Callable[[], bool]) -> None:
@@ -85,27 +102,67 @@ def open_lines(path: Path) -> BufferedIOBase:
 def build_index(path: Path, table: str, interrupted: Callable[[], bool]) -> BlockIndex:
     """Read the whole file; BlockStoreError names the file, line and reason of a bad row."""
     decoder = _block_decoder if table == "blocks" else _row_decoder
-    spans: dict[int, list[tuple[int, int]]] = {}
-    offset = line_number = 0
+    runs = _Runs()
+    line_number = 0
     with open_lines(path) as file:
         signature = file_signature(os.fstat(file.fileno()))
         while lines := file.readlines(CHUNK_BYTES):
             check_interrupted(interrupted)
-            blocks = _blocks_of(decoder, lines, path, line_number)
-            ends = list(accumulate(map(len, lines), initial=offset))
-            _add_spans(spans, blocks, ends)
-            offset = ends[-1]
+            runs.add(lines, _blocks_of(decoder, lines, path, line_number))
             line_number += len(lines)
-    return BlockIndex(signature, dict(sorted(spans.items())))
+    return runs.index(signature)
 
 
-def read_span(file: BufferedIOBase, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The rows in these spans, without line ends and blank lines."""
-    rows: list[bytes] = []
-    for start, end in spans:
-        file.seek(start)
-        rows.extend(file.read(end - start).split(b"\n"))
-    return list(filter(None, map(bytes.strip, rows)))
+def read_run(file: BufferedIOBase, index: BlockIndex, run: int) -> list[bytes]:
+    """The rows of a run, without line ends and blank lines; BlockStoreError if they are not those that were indexed."""
+    start, end = index.starts[run], index.ends[run]
+    file.seek(start)
+    text = file.read(end - start)
+    if zlib.crc32(text) != index.checksums[run]:
+        raise BlockStoreError(
+            f"{getattr(file, 'name', 'the file')} was changed while it was read: the rows of block {index.blocks[run]} are "
+            "not those that it had. Append to such a file, or replace it by renaming a finished one"
+        )
+    return list(filter(None, map(bytes.strip, text.split(b"\n"))))
+
+
+class _Runs:
+    """Collects the runs of a file."""
+
+    def __init__(self) -> None:
+        self._blocks, self._starts, self._ends = array("q"), array("q"), array("q")
+        self._checksums = array("I")
+        self._offset = 0
+
+    def add(self, lines: list[bytes], blocks: list[int | None]) -> None:
+        """The next lines, and the block of each (None for a blank one)."""
+        ends = list(accumulate(map(len, lines), initial=self._offset))
+        text = memoryview(b"".join(lines))
+        position = 0
+        for block, same in groupby(blocks):
+            first, position = position, position + sum(1 for _ in same)
+            if block is not None:
+                part = text[ends[first] - self._offset : ends[position] - self._offset]
+                self._add_run(block, ends[first], ends[position], part)
+        self._offset = ends[-1]
+
+    def _add_run(self, block: int, start: int, end: int, text: memoryview) -> None:
+        if self._blocks and self._blocks[-1] == block and self._ends[-1] == start:
+            self._ends[-1] = end
+            self._checksums[-1] = zlib.crc32(text, self._checksums[-1])
+            return
+        self._blocks.append(block)
+        self._starts.append(start)
+        self._ends.append(end)
+        self._checksums.append(zlib.crc32(text))
+
+    def index(self, signature: FileSignature) -> BlockIndex:
+        """The index of all that was added."""
+        columns = [self._blocks, self._starts, self._ends, self._checksums]
+        if any(map(gt, self._blocks, islice(self._blocks, 1, None))):
+            order = sorted(range(len(self._blocks)), key=self._blocks.__getitem__)
+            columns = [array(column.typecode, map(column.__getitem__, order)) for column in columns]
+        return BlockIndex(signature, *columns)
 
 
 def _blocks_of(
@@ -135,16 +192,3 @@ def _block_of_line(
         return decoder.decode(line).block
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BlockStoreError(f"{path}, line {number}: {error}") from None
-
-
-def _add_spans(spans: dict[int, list[tuple[int, int]]], blocks: list[int | None], ends: list[int]) -> None:
-    position = 0
-    for block, run in groupby(blocks):
-        start, position = position, position + sum(1 for _ in run)
-        if block is None:
-            continue
-        own = spans.setdefault(block, [])
-        if own and own[-1][1] == ends[start]:
-            own[-1] = (own[-1][0], ends[position])
-        else:
-            own.append((ends[start], ends[position]))

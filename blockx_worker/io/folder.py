@@ -12,6 +12,11 @@ they stand, so that 256-bit integers survive.
 
 A table in one file is indexed at its first use (see `block_index`) and again when the file changes. Reading a
 gzipped table starts at its beginning each time; leave tables from which single blocks are read unpacked.
+
+**A read may last long** (a task over many blocks reads as it goes), and the folder may change meanwhile. What is known, and
+which files there are, is settled at the start. A table in one file is held open: rows appended later, and a file that is
+put in its place, are for the next read; a file that is written over is an error. A file of one block is read when its
+turn comes, as it is then; one that is gone by then is an error.
 """
 
 from __future__ import annotations
@@ -19,10 +24,14 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from io import BufferedIOBase
-from itertools import filterfalse
+from itertools import chain, groupby, islice
+from operator import gt
 from pathlib import Path
 
 import attrs
@@ -33,7 +42,7 @@ from blockx_worker.io.block_index import (
     check_interrupted,
     file_signature,
     open_lines,
-    read_span,
+    read_run,
 )
 from blockx_worker.io.index_cache import IndexCache
 from blockx_worker.model.fields import shorten
@@ -43,7 +52,9 @@ __all__ = ["FolderBlockStore"]
 
 BLOCKS_TABLE = "blocks"
 SUFFIXES = (".jsonl", ".jsonl.gz")
+MAX_DIGITS = 19  # of a block number: it is less than 2^63
 MAX_FILE_CHANGES = 3
+MAX_SCATTERED_BYTES = 512 * 1024 * 1024
 
 
 @attrs.frozen
@@ -81,9 +92,12 @@ class FolderBlockStore:
         """
         try:
             found = self._find(table)
-            self._check_known(found, first, last, interrupted)
-            read = self._read_per_block if found.per_block else self._read_single
-            yield from read(found, first, last, interrupted)
+            files = _files_of_blocks(found) if found.per_block else None
+            self._check_known(found, files, first, last, interrupted)
+            if files is None:
+                yield from self._read_single(found, first, last, interrupted)
+            else:
+                yield from _read_files(found, files, first, last, interrupted)
         except (OSError, EOFError, zlib.error) as error:
             place = getattr(error, "filename", None) or self.root
             reason = getattr(error, "strerror", None) or error
@@ -115,95 +129,140 @@ class FolderBlockStore:
             )
         return found[0]
 
-    def _check_known(self, table: _Table, first: int, last: int, interrupted: Callable[[], bool]) -> None:
+    def _check_known(
+        self,
+        table: _Table,
+        files: Sequence[int] | None,
+        first: int,
+        last: int,
+        interrupted: Callable[[], bool],
+    ) -> None:
         """Each block of the range is known to the store, so that no rows means that there are none."""
         if any(t.name == BLOCKS_TABLE for t in self._tables()):
             known = self._known_blocks(self._find(BLOCKS_TABLE), interrupted)
-            self._require(known, first, last, f'table "{BLOCKS_TABLE}"')
-        elif table.per_block:
-            known = self._known_blocks(table, interrupted)
-            self._require(known, first, last, f"{table.path} (a block without rows needs an empty file)")
+            _require(known, first, last, f'table "{BLOCKS_TABLE}"')
+        elif files is not None:
+            _require(files, first, last, f"{table.path} (a block without rows needs an empty file)")
         else:
             bounds = self._indexes.get(table.path, table.name, interrupted).bounds
             if bounds is None or first < bounds[0] or last > bounds[1]:
                 holds = "no rows" if bounds is None else f"blocks {bounds[0]} to {bounds[1]}"
                 raise BlockNotFound(f"blocks {first} to {last} are not all there: {table.path} holds {holds}")
 
-    def _known_blocks(self, table: _Table, interrupted: Callable[[], bool]) -> AbstractSet[int]:
-        if not table.per_block:
-            return self._indexes.get(table.path, table.name, interrupted).spans.keys()
-        stems = {path.name.split(".", 1)[0] for path in table.path.iterdir() if path.name.endswith(SUFFIXES)}
-        return {int(stem) for stem in stems if stem.isdecimal() and stem.isascii() and len(stem) < 20}
-
-    def _require(self, known: AbstractSet[int], first: int, last: int, place: str) -> None:
-        missing = list(filterfalse(known.__contains__, range(first, last + 1)))
-        if missing:
-            holds = f"it holds {min(known)} to {max(known)}" if known else "it holds none"
-            more = f" (and {len(missing) - 1} more of the range)" if len(missing) > 1 else ""
-            raise BlockNotFound(f"block {missing[0]}{more} is not in {place}: {holds}")
+    def _known_blocks(self, table: _Table, interrupted: Callable[[], bool]) -> Sequence[int]:
+        """Ascending; a block may be there more than once."""
+        if table.per_block:
+            return _files_of_blocks(table)
+        return self._indexes.get(table.path, table.name, interrupted).blocks
 
     # --- reading ----------------------------------------------------------------------------------------------
-
-    def _read_per_block(
-        self, table: _Table, first: int, last: int, interrupted: Callable[[], bool]
-    ) -> Iterator[tuple[int, list[bytes]]]:
-        for block in range(first, last + 1):
-            check_interrupted(interrupted)
-            path = self._block_file(table, block)
-            if path is None:
-                continue
-            index = build_index(path, table.name, interrupted)
-            strangers = [other for other in index.spans if other != block]
-            if strangers:
-                raise BlockStoreError(
-                    f"{path}: holds a row of block {strangers[0]}; expected only block {block}"
-                )
-            if index.spans:
-                with open_lines(path) as file:
-                    yield block, read_span(file, index.spans[block])
-
-    def _block_file(self, table: _Table, block: int) -> Path | None:
-        paths = [path for suffix in SUFFIXES if (path := table.path / f"{block}{suffix}").is_file()]
-        if len(paths) > 1:
-            raise BlockStoreError(f"block {block} is there twice: {paths[0]} and {paths[1].name}; remove one")
-        return paths[0] if paths else None
 
     def _read_single(
         self, table: _Table, first: int, last: int, interrupted: Callable[[], bool]
     ) -> Iterator[tuple[int, list[bytes]]]:
-        for _ in range(MAX_FILE_CHANGES):
-            index = self._indexes.get(table.path, table.name, interrupted)
-            with open_lines(table.path) as file:
-                if file_signature(os.fstat(file.fileno())) == index.signature:
-                    yield from _read_blocks(file, index, first, last, interrupted)
-                    return
-        raise BlockStoreError(
-            f"{table.path} keeps changing while it is read: replace it by renaming a finished file"
-        )
+        get_index = partial(self._indexes.get, table.path, table.name, interrupted)
+        with _unchanged(table.path, get_index) as (file, index):
+            runs = index.between(first, last)
+            if isinstance(file, gzip.GzipFile) and any(
+                map(gt, index.starts[runs.start : runs.stop], index.starts[runs.start + 1 : runs.stop])
+            ):
+                yield from _read_scattered(file, index, runs, interrupted)
+                return
+            for block, same in groupby(runs, index.blocks.__getitem__):
+                check_interrupted(interrupted)
+                yield block, _rows(file, index, same)
 
 
-def _read_blocks(
-    file: BufferedIOBase, index: BlockIndex, first: int, last: int, interrupted: Callable[[], bool]
+def _files_of_blocks(table: _Table) -> array[int]:
+    """The blocks that have a file, ascending; a block that has two files twice."""
+    found = array("q")
+    with os.scandir(table.path) as entries:
+        for entry in entries:
+            stem = entry.name.partition(".")[0]
+            if (
+                stem.isdecimal()
+                and stem.isascii()
+                and len(stem) < MAX_DIGITS
+                and entry.name in _names(int(stem))
+            ):
+                found.append(int(stem))
+    return array("q", sorted(found))
+
+
+def _names(block: int) -> list[str]:
+    return [f"{block}{suffix}" for suffix in SUFFIXES]
+
+
+def _read_files(
+    table: _Table, files: Sequence[int], first: int, last: int, interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, list[bytes]]]:
-    blocks = list(filter(index.spans.__contains__, range(first, last + 1)))
-    spans = [(span, block) for block in blocks for span in index.spans[block]]
-    if isinstance(file, gzip.GzipFile) and spans != sorted(spans):
-        yield from _read_scattered(file, sorted(spans), blocks, interrupted)
-        return
-    for block in blocks:
+    for block in files[bisect_left(files, first) : bisect_right(files, last)]:
         check_interrupted(interrupted)
-        yield block, read_span(file, index.spans[block])
+        path = _block_file(table, block)
+        with _unchanged(path, partial(build_index, path, table.name, interrupted)) as (file, index):
+            strangers = [other for other in index.blocks if other != block]
+            if strangers:
+                raise BlockStoreError(
+                    f"{path}: holds a row of block {strangers[0]}; expected only block {block}"
+                )
+            rows = _rows(file, index, range(len(index.blocks)))
+        if rows:
+            yield block, rows
+
+
+def _block_file(table: _Table, block: int) -> Path:
+    paths = [path for name in _names(block) if (path := table.path / name).is_file()]
+    if len(paths) > 1:
+        raise BlockStoreError(f"block {block} is there twice: {paths[0]} and {paths[1].name}; remove one")
+    if not paths:
+        raise BlockNotFound(f"the file of block {block} in {table.path} was removed while the table was read")
+    return paths[0]
+
+
+def _require(known: Sequence[int], first: int, last: int, place: str) -> None:
+    here = islice(known, bisect_left(known, first), bisect_right(known, last))
+    missing, found = first, 0
+    for block, _ in groupby(here):
+        found += 1
+        missing += block == missing
+    absent = last - first + 1 - found
+    if absent:
+        holds = f"it holds {known[0]} to {known[-1]}" if known else "it holds none"
+        more = f" (and {absent - 1} more of the range)" if absent > 1 else ""
+        raise BlockNotFound(f"block {missing}{more} is not in {place}: {holds}")
+
+
+@contextmanager
+def _unchanged(
+    path: Path, get_index: Callable[[], BlockIndex]
+) -> Iterator[tuple[BufferedIOBase, BlockIndex]]:
+    """The open file and the index of just what was opened."""
+    for _ in range(MAX_FILE_CHANGES):
+        index = get_index()
+        with open_lines(path) as file:
+            if file_signature(os.fstat(file.fileno())) == index.signature:
+                yield file, index
+                return
+    raise BlockStoreError(f"{path} keeps changing while it is read: replace it by renaming a finished file")
+
+
+def _rows(file: BufferedIOBase, index: BlockIndex, runs: Iterable[int]) -> list[bytes]:
+    return list(chain.from_iterable(read_run(file, index, run) for run in runs))
 
 
 def _read_scattered(
-    file: BufferedIOBase,
-    spans: list[tuple[tuple[int, int], int]],
-    blocks: list[int],
-    interrupted: Callable[[], bool],
+    file: BufferedIOBase, index: BlockIndex, runs: range, interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Read forwards only, since going back in a gzipped file means starting anew."""
-    rows: dict[int, list[bytes]] = {block: [] for block in blocks}
-    for span, block in spans:
+    rows: dict[int, list[bytes]] = {index.blocks[run]: [] for run in runs}
+    size = 0
+    for run in sorted(runs, key=index.starts.__getitem__):
         check_interrupted(interrupted)
-        rows[block].extend(read_span(file, [span]))
+        size += index.ends[run] - index.starts[run]
+        if size > MAX_SCATTERED_BYTES:
+            raise BlockStoreError(
+                f"{getattr(file, 'name', 'the file')}: its blocks are not in order, and those of the range have more than "
+                f"{MAX_SCATTERED_BYTES} bytes; unpack it, or sort it by block"
+            )
+        rows[index.blocks[run]].extend(read_run(file, index, run))
     yield from rows.items()

@@ -267,7 +267,7 @@ def test_code_that_would_not_find_what_it_imports_is_warned_of(tmp_path) -> None
 def test_names_that_hide_each_other_are_warned_of(tmp_path) -> None:
     found = warnings(tmp_path, {"json/__init__.py": "def dumps(): ...\ndef x(): ...", "json/x.py": ""})
     assert found == [
-        "json/__init__.py: the package has the name of the standard library's json, which its modules then cannot import",
+        "json/__init__.py: its folder has the name of the standard library's json, which this code then cannot import",
         "json/__init__.py, line 2: x is hidden by the module of that name once that is imported; rename one of them",
     ]
 
