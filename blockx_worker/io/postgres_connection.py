@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.waiting import READY_NONE, Wait
 
 from blockx_worker.io.postgres import PostgresLimits, shown_url, without_password
 
-__all__ = ["PostgresError", "WatchedConnection", "connect", "sentence", "server_message"]
+__all__ = ["PostgresError", "WatchedConnection", "connect", "explained", "sentence", "server_message"]
 
 T = TypeVar("T")
 
@@ -64,6 +65,18 @@ class WatchedConnection(psycopg.Connection[Any]):
     stopped: Callable[[], bool] = staticmethod(lambda: False)
     """Whether nobody wants the answer any more; set on each connection by who uses it."""
 
+    spoiled = False
+    """Whether a cancel request was sent, which may still hit a later statement."""
+
+    def end(self) -> None:
+        """Undo the transaction if there is one, and be ready for the next user unless that cannot be."""
+        self.stopped = WatchedConnection.stopped
+        if self.spoiled:
+            self.close()  # the server undoes the transaction
+        elif self.info.transaction_status != TransactionStatus.IDLE:
+            with suppress(psycopg.Error):  # a broken one is not used again
+                self.execute(b"ROLLBACK")
+
     def wait(self, gen: Generator[Any, Any, T], *_args: Any, **_options: Any) -> T:
         """Wait as psycopg does, and look up now and then."""
         return super().wait(self._watched(gen), POLL_S)
@@ -88,6 +101,7 @@ class WatchedConnection(psycopg.Connection[Any]):
             return result
 
     def _cancel(self) -> None:
+        self.spoiled = True
         with suppress(psycopg.Error):  # asked again, then given up
             self.cancel_safe(timeout=CANCEL_TIMEOUT_S)
 

@@ -1,6 +1,6 @@
-"""The connections of this worker to one database: lent for one transaction, kept while any writer of the database is open.
+"""Connections to one database: lent for one transaction, kept for the next while the pool has users.
 
-The lane of the database bounds how many are lent at once. Used by several threads.
+The users see to it that not too many are lent at once; at most ``pool_size`` are kept. Used by several threads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class PostgresPool:
         self._users = 0
 
     def enter(self) -> None:
-        """A writer begins to use the pool."""
+        """Somebody begins to use the pool."""
         with self._guard:
             self._users += 1
 
     def leave(self) -> None:
-        """A writer is done with it; after the last one the connections are closed."""
+        """Somebody is done with it; after the last one the connections are closed."""
         with self._guard:
             self._users -= 1
             leftover = [] if self._users else self._idle
@@ -49,14 +49,14 @@ class PostgresPool:
         while (kept := self._take()) is not None:
             try:
                 kept.execute(statement)
-            except psycopg.Error:
+            except psycopg.OperationalError:
                 kept.close()
             else:
                 return kept
         connection = connect(self.url, self.limits)
         try:
             connection.execute(statement)
-        except BaseException:
+        except psycopg.Error:
             connection.close()
             raise
         return connection
@@ -64,7 +64,7 @@ class PostgresPool:
     def give_back(self, connection: WatchedConnection) -> None:
         """Take back a connection without a transaction; one that is broken is dropped."""
         with self._guard:
-            keep = self._users > 0 and not connection.closed and not connection.broken
+            keep = self._users > 0 and len(self._idle) < self.limits.pool_size and not connection.closed
             if keep:
                 self._idle.append(connection)
         if not keep:

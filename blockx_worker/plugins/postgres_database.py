@@ -12,7 +12,7 @@ import re
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import groupby
 
 import psycopg
@@ -123,15 +123,9 @@ class PostgresDatabase:
     def rollback(self) -> None:
         """Undo the transaction if there is one, and give the connection back."""
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._stopped.is_set():
-            connection.close()  # the server undoes it
-        elif connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            with suppress(psycopg.Error):  # a broken one is not kept
-                connection.execute(b"ROLLBACK")
-        connection.stopped = WatchedConnection.stopped
-        self._pool.give_back(connection)
+        if connection is not None:
+            connection.end()
+            self._pool.give_back(connection)
 
     # --- the table --------------------------------------------------------------------------------------------
 

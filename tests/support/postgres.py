@@ -37,6 +37,9 @@ SETTINGS = {
     "shared_buffers": "16MB",
     "password_encryption": "scram-sha-256",
 }
+_WAITING = b"""
+SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND wait_event = %s
+"""
 _EMPTY = """
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
@@ -177,6 +180,12 @@ class PostgresDatabase:
         """All rows of a query."""
         with self.connect() as connection:
             return connection.execute(statement.encode()).fetchall()
+
+    def wait_for_activity(self, wait_event: str) -> None:
+        """Wait until a session of this database waits for such an event, as in ``pg_stat_activity``."""
+        with self.connect() as connection:
+            while connection.execute(_WAITING, (wait_event,)).fetchone() is None:
+                connection.execute(b"SELECT pg_sleep(0.01)")
 
 
 @pytest.fixture(scope="session")
