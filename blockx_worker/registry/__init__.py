@@ -1,0 +1,1 @@
+"""The registry of workers in etcd: a worker announces itself there, clients find it there."""
