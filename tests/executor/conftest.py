@@ -19,6 +19,8 @@ def shared_executor() -> Iterator[ExecutorDriver]:
 def executor(shared_executor: ExecutorDriver) -> Iterator[ExecutorDriver]:
     """The module's executor; after the test it must be alive, idle and run a call."""
     yield shared_executor
+    shared_executor.resends = True
+    shared_executor.returned.clear()
     probe = shared_executor.define("def probe(x):\n    return x\n")
     assert shared_executor.call(probe, "probe", "well") == "well"
     assert shared_executor.others == []
