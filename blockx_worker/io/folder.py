@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedIOBase
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import gt
 from pathlib import Path
 
@@ -205,7 +205,7 @@ def _read_files(
                 raise BlockStoreError(
                     f"{path}: holds a row of block {strangers[0]}; expected only block {block}"
                 )
-            rows = _rows(file, index, range(len(index.blocks)))
+            rows = _rows(file, index, range(len(index.blocks))) if index.blocks else []
         if rows:
             yield block, rows
 
@@ -247,7 +247,12 @@ def _unchanged(
 
 
 def _rows(file: BufferedIOBase, index: BlockIndex, runs: Iterable[int]) -> list[bytes]:
-    return list(chain.from_iterable(read_run(file, index, run) for run in runs))
+    """The rows of at least one run."""
+    first, *more = runs
+    rows = read_run(file, index, first)
+    for run in more:
+        rows += read_run(file, index, run)
+    return rows
 
 
 def _read_scattered(

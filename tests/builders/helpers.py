@@ -1,6 +1,7 @@
 """A context for builders, and a look at what they built."""
 
 import json
+from contextlib import aclosing
 from typing import Any
 
 import trio
@@ -44,3 +45,11 @@ def first_batch(result: BuildResult) -> CallBatch:
     batch = result.source.next_batch()
     assert batch is not None
     return batch
+
+
+async def batches(result: BuildResult) -> list[CallBatch]:
+    """All batches of a stream."""
+    assert result.source is None
+    assert result.stream is not None
+    async with aclosing(result.stream.batches()) as stream:
+        return [batch async for batch in stream]
