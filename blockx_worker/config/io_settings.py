@@ -42,6 +42,9 @@ class JsonRpcSettings(Section, frozen=True, kw_only=True):
     max_batch: Annotated[
         int, count(1, 10_000, "Requests in one HTTP request; 1 for endpoints that take no batches.")
     ] = 100
+    max_batch_bytes: Annotated[
+        int, size(KIB, 64 * MIB, "Size of one HTTP request; a single request that is larger goes alone.")
+    ] = MIB
     linger_ms: Annotated[int, ms(0, 1000, "How long a request waits for others to share a batch with.")] = 1
     max_connections: Annotated[
         int, count(1, 1024, "HTTP requests under way at once, over all endpoints.")

@@ -39,6 +39,8 @@ def read_object(path: str, text: bytes | msgspec.Raw, known: Sequence[str]) -> F
         raise FieldError(f"{path}: expected a JSON object, got {_show(bytes(text))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FieldError(f"{path}: not valid JSON: {error}") from None
+    except RecursionError:
+        raise FieldError(f"{path}: not valid JSON: nested too deeply") from None
     for key in values:
         if key not in known:
             raise FieldError(f"{path}.{shorten(key)}: unknown field{_hint(key, known)}")
