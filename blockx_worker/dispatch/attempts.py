@@ -1,30 +1,26 @@
-"""Ends of attempts: terminal frames, refused sends, lost executors, and what follows for the call.
+"""Ends of attempts: terminal frames, refused sends, calls given back, and what follows for the call.
 
 A frame counts only if its call is bound to the executor it came from and task and attempt match. Whatever else comes
-is counted and changes nothing, except that it frees the context of a zombie.
+is counted and changes nothing, except that it frees the context of a zombie. When an attempt ends, in whatever way, all
+that it waits for ends with it.
 
-Who is charged when an executor is lost:
-
-1. the call for which we ordered the kill, as `EXECUTOR_WEDGED`;
-2. nobody after a SIGKILL that we did not send (the kernel was out of memory; the victim tells nothing);
-3. else the call that owned the main thread, as `EXECUTOR_LOST`; nobody when none is known.
-
-The others are innocent and go back at once, uncharged, up to ``max_uncharged_losses`` times. That also bounds a call
-that kills without a trace (by what it left behind, say), and its neighbours do not run out of attempts before it.
+An executor gives back what it has not started, because one call keeps its main thread. It gets no calls until it has
+moved on (a call ended or asked something, its black box shows another call than after the return, its thread is idle):
+else the same calls would go to and fro.
 """
 
 from __future__ import annotations
 
-from blockx_executor.wire.messages import CallCompleted, CallFailed
-from blockx_worker.dispatch.books import (
-    DispatchBooks,
-    advance,
-    cancel_call,
-    complete_call,
-    fail_call,
+from blockx_executor.wire.messages import (
+    CallCompleted,
+    CallCompletedPayload,
+    CallFailedPayload,
+    ReturnedCall,
 )
+from blockx_worker.dispatch.books import DispatchBooks, advance
 from blockx_worker.dispatch.commands import ArmCallRetry, DispatchCommand
-from blockx_worker.dispatch.events import CallRetryDue, CallsFinished, DispatchRefused, ExecutorLost
+from blockx_worker.dispatch.ends import cancel_call, complete_call, fail_call
+from blockx_worker.dispatch.events import CallRetryDue, CallsFinished, CallsGivenBack, DispatchRefused
 from blockx_worker.dispatch.executors import Executor
 from blockx_worker.dispatch.failures import (
     REFUSED_BACKOFF_MS,
@@ -33,12 +29,26 @@ from blockx_worker.dispatch.failures import (
     failure_of_frame,
     failure_of_kind,
 )
+from blockx_worker.dispatch.flights import pass_on
+from blockx_worker.dispatch.launch import move_on, run_subcall
 from blockx_worker.dispatch.records import NOT_CANCELLED, Call
+from blockx_worker.dispatch.recycling import retire_if_empty
+from blockx_worker.dispatch.subcalls import complete_subcall, fail_subcall
+from blockx_worker.dispatch.trees import abandon
 from blockx_worker.model.errors import CallErrorKind
 
-__all__ = ["calls_finished", "dispatch_refused", "executor_lost", "retry_due"]
+__all__ = [
+    "CALLER_ENDED",
+    "attempt_failed",
+    "calls_finished",
+    "calls_given_back",
+    "dispatch_refused",
+    "park",
+    "retry_due",
+]
 
-_SIGKILL_EXIT = -9
+CALLER_ENDED = "the call that asked for it has ended"
+
 _ANSWERS_TO_CANCEL = frozenset(
     {CallErrorKind.CANCELLED, CallErrorKind.EXECUTOR_LOST, CallErrorKind.EXECUTOR_WEDGED}
 )
@@ -55,22 +65,57 @@ def calls_finished(
         return
     strays: dict[str, list[str]] = {}
     aboard = executor.aboard
+    if executor.stuck:
+        move_on(books, executor)
     for frame in event.frames:
         payload = frame.payload
         call = aboard.get(frame.call_id)
         if call is None or call.attempt_seq != payload.attempt_seq or call.task.task_id != payload.task_id:
-            if reason := _stray_frame(executor, frame, call):
+            if reason := _stray(executor, frame.call_id, payload, call):
                 strays.setdefault(reason, []).append(frame.call_id)
             continue
         del aboard[frame.call_id]
         call.task.run_us += payload.run_us
-        if isinstance(frame, CallCompleted):
+        if call.waits:
+            abandon(books, (call,), CALLER_ENDED, now_ms)
+        if not isinstance(frame, CallCompleted):
+            _frame_failed(books, call, frame.payload, now_ms, out)
+        elif call.sub is None:
             complete_call(books, call, bytes(frame.payload.output))  # a copy: a Raw holds its whole buffer
         else:
-            _attempt_failed(books, call, failure_of_frame(frame.payload), now_ms, out)
-    for reason, call_ids in strays.items():
-        books.drop(out, "CallsFinished", reason, call_ids[0], len(call_ids))
-    books.stirred = True
+            complete_subcall(books, call, call.sub, bytes(frame.payload.output), payload.budget_used_ms)
+    _drop_strays(books, "CallsFinished", strays, out)
+    _after(books, executor, out)
+
+
+def calls_given_back(books: DispatchBooks, event: CallsGivenBack, out: list[DispatchCommand]) -> None:
+    """Take back what an executor has not started; it costs nothing, and comes first again."""
+    executor = books.executors.get(event.executor_id)
+    if executor is None:
+        for returned in event.calls[:1]:
+            books.drop(out, "CallsGivenBack", "executor is not attached", returned.call_id, len(event.calls))
+        return
+    if event.calls:
+        executor.stuck, executor.stuck_at = True, None
+    strays: dict[str, list[str]] = {}
+    back: list[Call] = []
+    for returned in event.calls:
+        call = executor.aboard.get(returned.call_id)
+        if (
+            call is None
+            or call.attempt_seq != returned.attempt_seq
+            or call.task.task_id != returned.task_id
+            or call.waits
+        ):
+            if reason := _stray(executor, returned.call_id, returned, call):
+                strays.setdefault(reason, []).append(returned.call_id)
+            continue
+        del executor.aboard[returned.call_id]
+        back.append(call)
+    for call in reversed(back):  # each goes to the head of its queue
+        _given_back(books, call)
+    _drop_strays(books, "CallsGivenBack", strays, out)
+    _after(books, executor, out)
 
 
 def dispatch_refused(
@@ -86,56 +131,103 @@ def dispatch_refused(
     for call_id in event.call_ids:
         call = executor.aboard.pop(call_id, None)
         if call is not None:
-            _attempt_failed(books, call, failure, now_ms, out)
+            if call.waits:
+                abandon(books, (call,), CALLER_ENDED, now_ms)
+            attempt_failed(books, call, failure, now_ms, out)
         elif not _release_zombies(executor, call_id):
             books.drop(out, "DispatchRefused", "call is not bound to this executor", call_id)
-    books.stirred = True
+    _after(books, executor, out)
 
 
 def retry_due(books: DispatchBooks, event: CallRetryDue, out: list[DispatchCommand]) -> None:
-    """The back-off of a call is over: it needs an executor again."""
+    """The back-off of a call is over: it needs an executor again, unless it follows an equal call by now."""
     task = books.tasks.get(event.task_id)
-    call = None if task is None else task.calls.get(event.call_id)
+    call = None if task is None else task.calls.get(event.call_id) or task.subcalls.get(event.call_id)
     if task is None or call is None or task.stopping:
         books.drop(out, "CallRetryDue", "call is over", event.call_id)
     elif not call.in_backoff or call.attempt_seq != event.attempt_seq:
         books.drop(out, "CallRetryDue", "attempt is not in back-off", event.call_id)
     else:
         call.in_backoff = False
-        task.ready.append(call)
-        books.wake(task)
+        if call.sub is not None:
+            run_subcall(books, call)
+        elif not call.following:
+            books.enqueue(call)
 
 
-def executor_lost(books: DispatchBooks, event: ExecutorLost, now_ms: int, out: list[DispatchCommand]) -> None:
-    """Forget an executor; its calls are charged or go back, by the rules in the module's text."""
-    executor = books.executors.get(event.executor_id)
-    if executor is None:
-        books.drop(out, "ExecutorLost", "executor is not attached")
-        return
-    books.executors.remove(executor)
-    lost = failure_of_kind(CallErrorKind.EXECUTOR_LOST, f"{event.executor_id} was lost: {event.message}")
-    charged = _charged(executor, event, lost)
-    for call in executor.aboard.values():
-        if failure := charged.get(call.call_no):
-            _attempt_failed(books, call, failure, now_ms, out)
+def attempt_failed(
+    books: DispatchBooks,
+    call: Call,
+    failure: AttemptFailure,
+    now_ms: int,
+    out: list[DispatchCommand],
+    *,
+    used_ms: int = 0,
+) -> None:
+    """One attempt of a call that an executor held is over without an output."""
+    task = call.task
+    call.executor = None
+    if call.cancelled_ms != NOT_CANCELLED and failure.kind in _ANSWERS_TO_CANCEL:
+        cancel_call(books, call)
+    elif not failure.charged:
+        _refused(books, call, now_ms, out)
+    elif call.sub is not None:
+        fail_subcall(books, call, call.sub, failure, used_ms)
+    else:
+        call.attempts += 1
+        if failure.retryable and not task.stopping and call.attempts < task.retry_policy.max_attempts:
+            task.retries += 1
+            delay = backoff_ms(task.retry_policy.base_backoff_ms, call.attempts, books.jitter())
+            _back_off(books, call, "retried", now_ms + delay, out)
         else:
-            _innocent(books, call, lost, now_ms, out)
-    executor.aboard.clear()
-    executor.zombies.clear()
+            fail_call(books, call, failure)
+
+
+def park(call: Call, step: str) -> None:
+    """An executor no longer holds a call that will run again."""
+    advance(call, step)
+    call.executor = None
+    if call.sub is None:
+        call.task.parked += 1
+
+
+def _frame_failed(
+    books: DispatchBooks, call: Call, payload: CallFailedPayload, now_ms: int, out: list[DispatchCommand]
+) -> None:
+    failure = failure_of_frame(payload)
+    attempt_failed(books, call, failure, now_ms, out, used_ms=payload.budget_used_ms)
+
+
+def _after(books: DispatchBooks, executor: Executor, out: list[DispatchCommand]) -> None:
+    """Calls have left an executor."""
+    if executor.retiring:
+        retire_if_empty(executor, out)
     books.stirred = True
 
 
-def _stray_frame(executor: Executor, frame: CallCompleted | CallFailed, call: Call | None) -> str:
+def _stray(
+    executor: Executor,
+    call_id: str,
+    sent: CallCompletedPayload | CallFailedPayload | ReturnedCall,
+    call: Call | None,
+) -> str:
     """Why a frame is for nothing here; empty if it frees a zombie's context."""
-    zombie = executor.zombies.get((frame.call_id, frame.payload.attempt_seq))
-    if zombie is not None and zombie.task_id == frame.payload.task_id:
-        del executor.zombies[frame.call_id, frame.payload.attempt_seq]
+    zombie = executor.zombies.get((call_id, sent.attempt_seq))
+    if zombie is not None and zombie.task_id == sent.task_id:
+        del executor.zombies[call_id, sent.attempt_seq]
         return ""
     if call is None:
         return "call is not bound to this executor"
-    if call.attempt_seq != frame.payload.attempt_seq:
+    if call.attempt_seq != sent.attempt_seq:
         return "attempt is not the current one"
-    return "task does not match"
+    return "task does not match" if call.task.task_id != sent.task_id else "call has been started"
+
+
+def _drop_strays(
+    books: DispatchBooks, event: str, strays: dict[str, list[str]], out: list[DispatchCommand]
+) -> None:
+    for reason, call_ids in strays.items():
+        books.drop(out, event, reason, call_ids[0], len(call_ids))
 
 
 def _release_zombies(executor: Executor, call_id: str) -> bool:
@@ -145,74 +237,42 @@ def _release_zombies(executor: Executor, call_id: str) -> bool:
     return bool(keys)
 
 
-def _charged(executor: Executor, event: ExecutorLost, lost: AttemptFailure) -> dict[int, AttemptFailure]:
-    """The numbers of the attempts that are charged with the loss, and with what."""
-    if event.killed_by_us and executor.culprit_no:
-        message = f"{executor.executor_id} was killed: {executor.kill_message}"
-        return {executor.culprit_no: failure_of_kind(CallErrorKind.EXECUTOR_WEDGED, message)}
-    if event.exit_code == _SIGKILL_EXIT and not event.killed_by_us:
-        return {}
-    owner = executor.bound(event.running_call_no)
-    return {} if owner is None else {owner.call_no: lost}
-
-
-def _attempt_failed(
-    books: DispatchBooks, call: Call, failure: AttemptFailure, now_ms: int, out: list[DispatchCommand]
-) -> None:
-    """One attempt of a call that an executor held is over without an output."""
-    task = call.task
-    call.executor = None
-    if call.cancelled_ms != NOT_CANCELLED and failure.kind in _ANSWERS_TO_CANCEL:
+def _given_back(books: DispatchBooks, call: Call) -> None:
+    """A root call goes wherever there is room, a subcall back to the same executor once that has moved on."""
+    if call.sub is not None:
+        executor = call.executor
+        park(call, "returned")
+        if executor is not None:
+            executor.held_back.insert(0, call)
+        return
+    call.task.attempts -= 1
+    if call.task.stopping:
+        call.executor = None
         cancel_call(books, call)
-    elif not failure.charged:
-        _refused(books, call, now_ms, out)
-    else:
-        call.attempts += 1
-        if failure.retryable and not task.stopping and call.attempts < task.retry_policy.max_attempts:
-            task.retries += 1
-            delay = backoff_ms(task.retry_policy.base_backoff_ms, call.attempts, books.jitter())
-            _back_off(call, "retried", now_ms + delay, out)
-        else:
-            fail_call(books, call, failure)
+        return
+    park(call, "returned")
+    if not pass_on(books, call):
+        books.enqueue(call, first=True)
 
 
 def _refused(books: DispatchBooks, call: Call, now_ms: int, out: list[DispatchCommand]) -> None:
     """The attempt never ran, so it is not counted."""
-    call.task.attempts -= 1
-    if call.task.stopping:
-        cancel_call(books, call)
-    else:
-        _back_off(call, "refused", now_ms + REFUSED_BACKOFF_MS, out)
+    if call.sub is None:
+        call.task.attempts -= 1
+        if call.task.stopping:
+            cancel_call(books, call)
+            return
+    _back_off(books, call, "refused", now_ms + REFUSED_BACKOFF_MS, out)
 
 
-def _innocent(
-    books: DispatchBooks, call: Call, lost: AttemptFailure, now_ms: int, out: list[DispatchCommand]
-) -> None:
-    """A call that was aboard when another one, or nobody, killed its executor."""
-    call.losses += 1
-    if call.task.stopping:
-        cancel_call(books, call)
-    elif call.losses > books.config.max_uncharged_losses:
-        _attempt_failed(books, call, lost, now_ms, out)
-    else:
-        call.task.retries += 1
-        _park(call, "returned")
-        call.task.ready.append(call)
-        books.wake(call.task)
-
-
-def _back_off(call: Call, step: str, due_ms: int, out: list[DispatchCommand]) -> None:
-    """The call stays the leader of its key while it waits."""
-    _park(call, step)
+def _back_off(books: DispatchBooks, call: Call, step: str, due_ms: int, out: list[DispatchCommand]) -> None:
+    """The call stays the leader of its key while it waits, unless a subcall waits for it."""
+    park(call, step)
     call.in_backoff = True
+    if call.sub is None:
+        pass_on(books, call)
     out.append(
         ArmCallRetry(
             task_id=call.task.task_id, call_id=call.call_id, attempt_seq=call.attempt_seq, due_ms=due_ms
         )
     )
-
-
-def _park(call: Call, step: str) -> None:
-    advance(call, step)
-    call.executor = None
-    call.task.parked += 1

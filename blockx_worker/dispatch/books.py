@@ -1,56 +1,40 @@
-"""The dispatcher's books: all records, and the one function that ends a call.
+"""The dispatcher's books: all records, and what goes out while one event is handled.
 
-Everything that changes a call, a task or a count goes through here; the other modules decide when.
+Frames for executors are collected on the executors and leave together when the event has been handled: what starts a
+call before what answers or stops it. How calls end is in `ends`, and what follows for equal ones in `flights`.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
-from enum import IntEnum
 
+from blockx_executor.wire.messages import CancelCall, CancelCallPayload, ResumeCall, ResumeCallPayload
 from blockx_worker.dispatch.cache import CallCache
-from blockx_worker.dispatch.commands import DispatchCommand, DispatchDropped
+from blockx_worker.dispatch.commands import (
+    CancelCalls,
+    DispatchCalls,
+    DispatchCommand,
+    DispatchDropped,
+    ResumeCalls,
+)
 from blockx_worker.dispatch.config import DispatcherConfig
-from blockx_worker.dispatch.executors import ExecutorTable
-from blockx_worker.dispatch.failures import AttemptFailure, failed_call, task_failure
-from blockx_worker.dispatch.records import Answer, Batch, Call, TaskCalls
-from blockx_worker.dispatch.states import TRANSITIONS, CallState
-from blockx_worker.dispatch.turn_order import InstanceFair, RoundRobin, TurnOrder
-from blockx_worker.model.errors import TaskFailureCode
-from blockx_worker.model.tasks import CallFailurePolicy, FailedCall, TaskFailure
+from blockx_worker.dispatch.executors import Executor, ExecutorTable
+from blockx_worker.dispatch.fairness import InstanceFair
+from blockx_worker.dispatch.records import Call, TaskCalls
+from blockx_worker.dispatch.states import TRANSITIONS
+from blockx_worker.dispatch.tenants import TenantLines
+from blockx_worker.dispatch.turn_order import RoundRobin, TaskLines
 
-__all__ = [
-    "DispatchBooks",
-    "Outcome",
-    "advance",
-    "cancel_call",
-    "complete_call",
-    "end_call",
-    "fail_call",
-    "hand_over",
-    "stop",
-]
-
-
-class Outcome(IntEnum):
-    """How a call ended."""
-
-    SUCCEEDED = 0
-    FAILED = 1
-    CANCELLED = 2
-
-
-_SUCCEEDED, _FAILED = Outcome.SUCCEEDED, Outcome.FAILED
-_DONE = CallState.DONE
+__all__ = ["DispatchBooks", "advance", "post_cancel", "post_resume", "send_posted"]
 
 
 class DispatchBooks:
     """All that the dispatcher knows.
 
-    ``dirty``: tasks whose epilogue (stop, drain, settle, converge) has something to look at. ``stirred``: something
-    happened since the last turn that may let a call go on. ``discarded``: caches of ended tasks, taken apart in turns.
+    ``dirty``: tasks whose epilogue (stop, drain, settle, converge) has something to look at. ``suspects``: READY calls
+    that must run alone, and some that are over. ``stirred``: something happened since the last turn that may let a call
+    go on. ``posted``: frames lie on executors. ``discarded``: caches of ended tasks, taken apart in turns.
     """
 
     __slots__ = (
@@ -62,8 +46,11 @@ class DispatchBooks:
         "executors",
         "jitter",
         "last_call_no",
+        "last_subcall",
         "order",
+        "posted",
         "stirred",
+        "suspects",
         "tasks",
     )
 
@@ -72,15 +59,16 @@ class DispatchBooks:
         self.jitter = jitter
         self.tasks: dict[str, TaskCalls] = {}
         self.executors = ExecutorTable()
-        self.order: TurnOrder = (
-            InstanceFair(config.instance_fairness_quantum) if config.instance_fairness else RoundRobin()
-        )
+        self.order = _lines(config)
         self.dirty: dict[str, TaskCalls] = {}
+        self.suspects: deque[Call] = deque()
         self.discarded: deque[CallCache] = deque()
         self.last_call_no = 0
+        self.last_subcall = 0
         self.dropped: Counter[str] = Counter()
         self.done_before = 0
         self.stirred = False
+        self.posted = False
 
     def wake(self, task: TaskCalls) -> None:
         """The task can go on, as far as it knows."""
@@ -92,6 +80,25 @@ class DispatchBooks:
         """The task's epilogue must be looked at."""
         self.dirty[task.task_id] = task
         self.stirred = True
+
+    def enqueue(self, call: Call, *, first: bool = False) -> None:
+        """A root call needs an executor, and nothing else; ``first``: before the others of its task."""
+        if call.suspect:
+            self.suspects.append(call)
+            self.stirred = True
+            return
+        if first:
+            call.task.ready.appendleft(call)
+        else:
+            call.task.ready.append(call)
+        self.wake(call.task)
+
+    def withdraw(self, call: Call) -> None:
+        """A root call that was put in a queue needs no executor after all."""
+        if call.suspect:
+            self.suspects.remove(call)
+        else:
+            call.task.ready.remove(call)
 
     def discard_cache(self, task: TaskCalls) -> None:
         """The task looks nothing up any more."""
@@ -113,140 +120,50 @@ def advance(call: Call, step: str) -> None:
     call.state = TRANSITIONS[call.state, step]
 
 
-def end_call(  # noqa: PLR0917  # on the hot path, where keywords cost
-    books: DispatchBooks, task: TaskCalls, batch: Batch, index: int, outcome: Outcome, output: bytes | None
+def post_resume(
+    books: DispatchBooks,
+    call: Call,
+    request_id: int,
+    payload: ResumeCallPayload,
+    sidecar: bytes | None = None,
 ) -> None:
-    """Write a call's end into the books: the only place, for calls with and without a record.
-
-    A cancelled call stays open in its batch, which therefore never settles.
-    """
-    if outcome is _SUCCEEDED:
-        task.succeeded += 1
-        task.output_bytes += len(output)  # type: ignore[arg-type]  # a success has an output
-        if task.output_limit and task.output_bytes > task.output_limit and not task.stopping:
-            stop(books, task, _too_many_bytes(task))
-        if not task.outputs_dropped:
-            batch.outputs[index - batch.first_index] = output
-    elif outcome is _FAILED:
-        task.failed += 1
-    else:
-        task.cancelled += 1
-        return
-    batch.remaining -= 1
-    if not batch.remaining:
-        books.soil(task)
+    """Answer a request of a call that an executor holds."""
+    executor = call.executor
+    if executor is not None:
+        executor.resumes.append(ResumeCall(call.call_id, request_id, payload))
+        executor.sidecars.append(sidecar)
+        books.posted = True
 
 
-def complete_call(books: DispatchBooks, call: Call, output: bytes) -> None:
-    """A running call returned a value. This is the hot path: one call of this per call."""
-    task = call.task
-    call.state = _DONE
-    del task.calls[call.call_id]
-    if not task.stopping:
-        if task.window_full:
-            books.wake(task)
-        key = call.key
-        if task.flights.pop(key, None) is not None:
-            task.cache.put(key, output)
-            if call.followers:
-                _owe(books, task, Answer(call.followers, output, None))
-    elif not task.calls:
-        books.soil(task)
-    end_call(books, task, call.batch, call.index, _SUCCEEDED, output)
+def post_cancel(books: DispatchBooks, call: Call, executor: Executor, reason: str) -> None:
+    """Tell an executor to stop an attempt."""
+    payload = CancelCallPayload(task_id=call.task.task_id, attempt_seq=call.attempt_seq, reason=reason)
+    executor.cancels.append(CancelCall(call.call_id, payload))
+    books.posted = True
 
 
-def fail_call(books: DispatchBooks, call: Call, failure: AttemptFailure) -> None:
-    """A call failed for good: list it, share the failure or hand the key over, stop the task if it must."""
-    task = call.task
-    _close(books, call, "failed")
-    _list_failure(books, call, failure)
-    end_call(books, task, call.batch, call.index, Outcome.FAILED, None)
-    if task.stopping:
-        return
-    if task.failure_policy is CallFailurePolicy.FAST_FAIL:
-        stop(books, task, task_failure(call, failure))
-    elif call.followers and failure.shared:
-        del task.flights[call.key]
-        _owe(books, task, Answer(call.followers, None, failure))
-    elif not call.following:
-        hand_over(books, call)
+def send_posted(books: DispatchBooks, out: list[DispatchCommand]) -> list[DispatchCommand]:
+    """One command of a kind and executor: calls and answers before the other commands, cancels behind them."""
+    calls: list[DispatchCommand] = []
+    answers: list[DispatchCommand] = []
+    cancels: list[DispatchCommand] = []
+    for executor in books.executors.ordered:
+        key = executor.executor_id
+        if executor.outgoing:
+            calls.append(DispatchCalls(executor_id=key, calls=executor.outgoing))
+            executor.outgoing = []
+        if executor.resumes:
+            sidecars = executor.sidecars if any(part is not None for part in executor.sidecars) else ()
+            answers.append(ResumeCalls(executor_id=key, frames=executor.resumes, sidecars=sidecars))
+            executor.resumes, executor.sidecars = [], []
+        if executor.cancels:
+            cancels.append(CancelCalls(executor_id=key, calls=executor.cancels))
+            executor.cancels = []
+    books.posted = False
+    return [*calls, *answers, *out, *cancels]
 
 
-def cancel_call(books: DispatchBooks, call: Call) -> None:
-    """A call of a stopping task ends as cancelled."""
-    _close(books, call, "cancelled")
-    end_call(books, call.task, call.batch, call.index, Outcome.CANCELLED, None)
-
-
-def hand_over(books: DispatchBooks, call: Call) -> None:
-    """A leader is gone without an answer: the next of those that wait for it runs itself, the others wait for that."""
-    task = call.task
-    followers, call.followers = call.followers, None
-    if not followers:
-        task.flights.pop(call.key, None)
-        return
-    leader = followers.popleft()
-    leader.following = False
-    leader.followers = followers or None
-    task.flights[call.key] = leader
-    task.ready.append(leader)
-    books.wake(task)
-
-
-def stop(books: DispatchBooks, task: TaskCalls, failure: TaskFailure) -> None:
-    """Nothing of this task starts any more; the next turns cancel what there is."""
-    task.stopping = True
-    task.failure = failure
-    task.outputs_dropped = failure.code is TaskFailureCode.OUTPUT_BYTES_EXCEEDED
-    if task.outputs_dropped:
-        for batch in task.batches:
-            batch.outputs.clear()
-    task.draining = deque(task.calls.values())
-    task.ready.clear()
-    task.answers.clear()
-    task.flights.clear()
-    books.discard_cache(task)
-    books.soil(task)
-
-
-def _owe(books: DispatchBooks, task: TaskCalls, answer: Answer) -> None:
-    task.answers.append(answer)
-    books.wake(task)
-
-
-def _close(books: DispatchBooks, call: Call, step: str) -> None:
-    """Take the record of a call that ends out of its task."""
-    task = call.task
-    if call.state is CallState.READY:
-        task.parked -= 1
-    advance(call, step)
-    del task.calls[call.call_id]
-    if task.window_full:
-        books.wake(task)
-    if not task.calls:
-        books.soil(task)
-
-
-def _list_failure(books: DispatchBooks, call: Call, failure: AttemptFailure) -> None:
-    """Keep the failures with the smallest indexes, whatever order they come in."""
-    task = call.task
-    first = task.first_failure
-    if first is None or call.index < first[0]:
-        task.first_failure = (call.index, task_failure(call, failure))
-    listed = task.failed_calls
-    if len(listed) >= books.config.failed_calls_kept and (not listed or call.index > listed[-1].index):
-        return
-    insort(listed, failed_call(call, failure), key=_index)
-    del listed[books.config.failed_calls_kept :]
-
-
-def _index(call: FailedCall) -> int:
-    return call.index
-
-
-def _too_many_bytes(task: TaskCalls) -> TaskFailure:
-    return TaskFailure(
-        code=TaskFailureCode.OUTPUT_BYTES_EXCEEDED,
-        message=f"the outputs of the task have {task.output_bytes} bytes, more than its limit of {task.output_limit};"
-        " return less per call, split the task, or write the results with a write handler",
-    )
+def _lines(config: DispatcherConfig) -> TaskLines:
+    if config.executor_share != "all":
+        return TenantLines(config.executor_share)
+    return InstanceFair(config.instance_fairness_quantum) if config.instance_fairness else RoundRobin()

@@ -6,48 +6,25 @@ arithmetic. A stopped task converges once the executors have reported the ends o
 
 from __future__ import annotations
 
-from blockx_executor.wire.messages import CancelCall, CancelCallPayload
-from blockx_worker.dispatch.books import DispatchBooks, cancel_call
+from blockx_worker.dispatch.books import DispatchBooks
 from blockx_worker.dispatch.commands import (
     BatchSettled,
     CallsStatistic,
-    CancelCalls,
     ConvergeTaskCalls,
     DispatchCommand,
     StopCallProduction,
 )
-from blockx_worker.dispatch.executors import Executor, Zombie
-from blockx_worker.dispatch.records import NOT_CANCELLED, Call, TaskCalls
+from blockx_worker.dispatch.ends import cancel_call
+from blockx_worker.dispatch.records import TaskCalls
 from blockx_worker.dispatch.states import CallState
+from blockx_worker.dispatch.streams import grant_batches
+from blockx_worker.dispatch.trees import bury, cancel_bound
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import TaskFailure
 
 __all__ = ["drop_task", "run_epilogue", "statistic_of"]
 
 _STOPPED = "the task has failed"
-
-
-class _Cancels:
-    """Collects one `CancelCalls` per executor."""
-
-    def __init__(self, reason: str, now_ms: int) -> None:
-        self._reason = reason
-        self._now_ms = now_ms
-        self._by_executor: dict[str, list[CancelCall]] = {}
-
-    def add(self, call: Call, executor: Executor) -> None:
-        """Order the cancel of a call that an executor holds, unless it was ordered before."""
-        if call.cancelled_ms != NOT_CANCELLED:
-            return
-        call.cancelled_ms = self._now_ms
-        payload = CancelCallPayload(
-            task_id=call.task.task_id, attempt_seq=call.attempt_seq, reason=self._reason
-        )
-        self._by_executor.setdefault(executor.executor_id, []).append(CancelCall(call.call_id, payload))
-
-    def commands(self) -> list[DispatchCommand]:
-        """In the order in which executors were first met."""
-        return [CancelCalls(executor_id=key, calls=calls) for key, calls in self._by_executor.items()]
 
 
 def run_epilogue(books: DispatchBooks, budget: int, now_ms: int, out: list[DispatchCommand]) -> int:
@@ -63,27 +40,20 @@ def run_epilogue(books: DispatchBooks, budget: int, now_ms: int, out: list[Dispa
     return budget
 
 
-def drop_task(
-    books: DispatchBooks, task: TaskCalls, reason: str, now_ms: int, out: list[DispatchCommand]
-) -> None:
+def drop_task(books: DispatchBooks, task: TaskCalls, reason: str, now_ms: int) -> None:
     """Forget a task. What executors hold of it is cancelled and keeps its context as a zombie."""
-    cancels = _Cancels(reason, now_ms)
-    for call in task.calls.values():
-        executor = call.executor
-        if executor is not None:
-            cancels.add(call, executor)
-            del executor.aboard[call.call_id]
-            zombie = Zombie(
-                call.call_id, task.task_id, call.attempt_seq, call.call_no, task.budget_ms, call.cancelled_ms
-            )
-            executor.zombies[call.call_id, call.attempt_seq] = zombie
-    out.extend(cancels.commands())
+    for call in [*task.calls.values(), *task.subcalls.values()]:
+        if call.waits and call.executor is not None:
+            call.executor.waiting -= 1
+        call.waits = None
+        bury(books, call, reason, now_ms)
     books.order.forget(task)
     books.dirty.pop(task.task_id, None)
     books.done_before += task.succeeded + task.failed
     del books.tasks[task.task_id]
     books.discard_cache(task)
-    task.calls.clear()  # the records point at the task and it at them
+    for records in (task.calls, task.flights, task.ready, task.answers, task.draining):
+        records.clear()  # the records point at the task and it at them
 
 
 def statistic_of(task: TaskCalls) -> CallsStatistic:
@@ -98,6 +68,8 @@ def statistic_of(task: TaskCalls) -> CallsStatistic:
         cache_hits=task.cache_hits,
         output_bytes=task.output_bytes,
         run_us=task.run_us,
+        subcalls=task.subcalls_made,
+        io_requests=task.io_requests,
     )
 
 
@@ -108,7 +80,6 @@ def _drain(
         task.stop_announced = True
         task.cancelled += task.not_entered
         out.append(StopCallProduction(task_id=task.task_id))
-    cancels = _Cancels(_STOPPED, now_ms)
     while task.draining and budget > 0:
         call = task.draining.popleft()
         if call.state is CallState.DONE:
@@ -117,25 +88,30 @@ def _drain(
         if call.executor is None:
             cancel_call(books, call)
         else:
-            cancels.add(call, call.executor)
-    out.extend(cancels.commands())
+            budget -= cancel_bound(books, call, _STOPPED, now_ms)
     return budget
 
 
 def _settle(books: DispatchBooks, task: TaskCalls, out: list[DispatchCommand]) -> None:
     """Settle the batches at the head that are done; each gives the source a credit."""
-    settled = False
+    settled = 0
     while task.batches and not task.batches[0].remaining:
-        settled = True
+        settled += 1
         batch = task.batches.popleft()
         if batch is task.entering:
             task.entering = None
         if not task.outputs_dropped:
             out.append(
-                BatchSettled(task_id=task.task_id, first_index=batch.first_index, outputs=batch.outputs)
+                BatchSettled(
+                    task_id=task.task_id,
+                    first_index=batch.first_index,
+                    outputs=batch.outputs,
+                    blocks_done=batch.blocks_done,
+                )
             )
     if settled and not task.exhausted and not task.stopping:
         books.wake(task)
+        grant_batches(task, settled, out)
 
 
 def _converge(books: DispatchBooks, task: TaskCalls, out: list[DispatchCommand]) -> None:

@@ -1,29 +1,31 @@
 """The attached executors: what each holds, and which one takes the next call.
 
 Room is our own count: a context is taken from dispatch until the executor's terminal frame for that attempt. A call
-that was cancelled with its task leaves a *zombie* here, which keeps the context. Calls aboard and zombies are counted
-by the length of their dictionaries, and how many are runnable is the last heartbeat's count corrected by what came
-aboard and left since; so nothing is counted twice, and nothing per call.
+that was cancelled with its task or its parent leaves a *zombie* here, which keeps the context. Calls aboard and zombies
+are counted by the length of their dictionaries, and how many are runnable is the last heartbeat's count corrected by
+what came aboard, left, began to wait and was resumed since; so nothing is counted twice, and nothing per plain call.
+
+Root calls need room, subcalls do not: they take a context of their parent's executor, however many are taken. Else
+parents that fill an executor would wait for ever for subcalls that find no place on it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush, heapreplace
 
 import attrs
 
-from blockx_executor.wire.messages import ExecuteCall, HeartbeatPayload
+from blockx_executor.wire.messages import CancelCall, ExecuteCall, HeartbeatPayload, ResumeCall
 from blockx_worker.dispatch.config import DispatcherConfig
 from blockx_worker.dispatch.records import Call
 
-__all__ = ["BlackBox", "Executor", "ExecutorTable", "Seats", "Zombie"]
+__all__ = ["BlackBox", "Executor", "ExecutorTable", "Zombie"]
 
 
 @attrs.frozen
 class Zombie:
-    """An attempt whose task has been dropped; its executor has not reported its end yet."""
+    """An attempt whose task or parent is gone; its executor has not reported its end yet."""
 
     call_id: str
     task_id: str
@@ -63,24 +65,43 @@ class BlackBox:
 
 
 class Executor:
-    """One life of an executor process, from attach to loss."""
+    """One life of an executor process, from attach to loss.
+
+    Why it may get no root calls although it has room: ``kill_message`` (we ordered its end), ``retiring`` (it has
+    grown too large), ``yielding`` (another tenant needs it), ``stuck`` (it gave calls back and has not
+    moved on since), ``apart`` (it is kept for calls that must run alone; ``alone`` is the one that does).
+    """
 
     __slots__ = (
         "aboard",
+        "alone",
+        "apart",
         "box",
+        "cancels",
         "culprit_no",
         "executor_id",
-        "heard_inflight",
+        "gone",
+        "heard_active",
         "heard_ms",
         "heard_runnable",
+        "held_back",
         "kill_message",
         "left",
         "memory_bytes",
         "outgoing",
+        "resumes",
+        "retiring",
         "running_attempt_seq",
         "running_call_id",
         "running_for_ms",
+        "sidecars",
+        "stuck",
+        "stuck_at",
+        "tenant",
+        "tenant_ms",
         "usable_contexts",
+        "waiting",
+        "yielding",
         "zombies",
     )
 
@@ -89,23 +110,37 @@ class Executor:
         self.usable_contexts = usable_contexts
         self.aboard: dict[str, Call] = {}
         self.zombies: dict[tuple[str, int], Zombie] = {}
+        self.waiting = 0  # how many aboard are WAITING
         self.heard_ms = now_ms
         self.heard_runnable = 0
-        self.heard_inflight = 0
+        self.heard_active = 0
         self.memory_bytes = 0
         self.running_call_id = ""
         self.running_attempt_seq = 0
         self.running_for_ms = 0
         self.box = BlackBox()
-        self.kill_message = ""  # why we ordered to kill it; empty while it is healthy
+        self.kill_message = ""  # why we ordered to end it; empty while it is healthy
         self.culprit_no = 0
-        # only within a turn
+        self.gone = False
+        self.retiring = ""
+        self.stuck = False
+        self.stuck_at: tuple[int, int] | None = None  # what the black box showed since
+        self.held_back: list[Call] = []  # subcalls that wait for it to move on
+        self.apart = False
+        self.alone: Call | None = None
+        self.tenant: str | None = None  # whose calls it has run, where that matters
+        self.tenant_ms = 0
+        self.yielding: str | None = None  # to which other tenant
+        # only while one event is handled
         self.outgoing: list[ExecuteCall] = []
+        self.resumes: list[ResumeCall] = []
+        self.sidecars: list[bytes | None] = []
+        self.cancels: list[CancelCall] = []
         self.left = 0
 
     @property
     def healthy(self) -> bool:
-        """Nobody ordered to kill it."""
+        """Nobody ordered its end."""
         return not self.kill_message
 
     @property
@@ -116,13 +151,18 @@ class Executor:
     @property
     def runnable(self) -> int:
         """Calls that want the main thread: the heartbeat's count and what came and went since."""
-        return max(self.heard_runnable + self.inflight - self.heard_inflight, 0)
+        return max(self.heard_runnable + self.active - self.heard_active, 0)
+
+    @property
+    def active(self) -> int:
+        """Attempts that wait for nothing."""
+        return len(self.aboard) + len(self.zombies) - self.waiting
 
     def hear(self, heartbeat: HeartbeatPayload, now_ms: int) -> None:
         """Take over a heartbeat; an executor that is about to leave says so with no available contexts."""
         self.heard_ms = now_ms
         self.heard_runnable = heartbeat.runnable_count
-        self.heard_inflight = self.inflight
+        self.heard_active = self.active
         self.usable_contexts = heartbeat.inflight_count + heartbeat.available_contexts
         self.memory_bytes = heartbeat.memory_bytes
         self.running_call_id = heartbeat.running_call_id or ""
@@ -155,10 +195,17 @@ class Executor:
             return True
         return self.box.unchanged_ms > timeout_ms and self.bound(self.box.call_no) is not None
 
-    def room(self, config: DispatcherConfig, now_ms: int) -> int:
-        """How many more calls it may take now; 0 when it may not be chosen."""
+    def room(self, config: DispatcherConfig, now_ms: int, depth: int) -> int:
+        """How many more root calls it may take now, runnable ones up to ``depth``; 0 when it may not be chosen."""
+        return 0 if self.apart else self.vacancies(config, now_ms, depth)
+
+    def vacancies(self, config: DispatcherConfig, now_ms: int, depth: int) -> int:
+        """The same for calls that must run alone."""
         if (
             not self.healthy
+            or self.stuck
+            or self.retiring
+            or self.yielding is not None
             or now_ms - self.heard_ms > config.heartbeat_timeout_ms
             or (0 < config.executor_memory_high_watermark <= self.memory_bytes)
             or self.stalled(config.scheduler_stall_timeout_ms)
@@ -169,64 +216,10 @@ class Executor:
             min(
                 self.usable_contexts - inflight,
                 config.executor_max_inflight - inflight,
-                config.executor_max_runnable - self.runnable,
+                depth - self.runnable,
             ),
             0,
         )
-
-
-_FIELD = 20
-_RANK_MASK = (1 << _FIELD) - 1
-_STEP = (1 << 3 * _FIELD) + (1 << 2 * _FIELD) + (1 << _FIELD)
-
-
-class Seats:
-    """The choice among executors within one turn: least runnable, least inflight, most headroom, smallest id.
-
-    A heap of integers that pack these four, the id as its rank in the table. Within a turn executors only fill, and a
-    call more raises runnable and inflight and lowers headroom by one each: the score of a chosen executor grows by a
-    constant. ``room`` is how many calls fit altogether.
-    """
-
-    __slots__ = ("_heap", "_others", "_ranked", "room")
-
-    def __init__(self, executors: list[Executor], config: DispatcherConfig, now_ms: int) -> None:
-        self._ranked = executors
-        scores = []
-        self.room = 0
-        for rank, executor in enumerate(executors):
-            executor.left = executor.room(config, now_ms)
-            if executor.left:
-                self.room += executor.left
-                scores.append(_score(executor, rank))
-        sample = config.selection_sample_size or len(scores)
-        self._heap = scores[:sample]
-        self._others = iter(scores[sample:])
-        heapify(self._heap)
-
-    def take(self) -> Executor | None:
-        """The executor for one more call; None when all are full."""
-        heap = self._heap
-        if not heap:
-            return None
-        score = heap[0]
-        executor = self._ranked[score & _RANK_MASK]
-        executor.left -= 1
-        self.room -= 1
-        if executor.left:
-            heapreplace(heap, score + _STEP)
-        else:
-            heappop(heap)
-            other = next(self._others, None)  # the next eligible one joins the sample
-            if other is not None:
-                heappush(heap, other)
-        return executor
-
-
-def _score(executor: Executor, rank: int) -> int:
-    headroom = min(executor.usable_contexts - executor.inflight, _RANK_MASK)
-    score = (executor.runnable << _FIELD) | executor.inflight
-    return (((score << _FIELD) | (_RANK_MASK - headroom)) << _FIELD) | rank
 
 
 class ExecutorTable:

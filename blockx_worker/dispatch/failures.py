@@ -21,6 +21,7 @@ __all__ = [
     "REFUSED_BACKOFF_MS",
     "AttemptFailure",
     "backoff_ms",
+    "clip",
     "failed_call",
     "failure_of_frame",
     "failure_of_kind",
@@ -108,7 +109,7 @@ def failed_call(call: Call, failure: AttemptFailure) -> FailedCall:
 
 def task_failure(call: Call, failure: AttemptFailure) -> TaskFailure:
     """The failure of a task that one call's failure ended."""
-    function_id = call.task.function.function_id
+    function_id = call.function.function_id
     return TaskFailure(
         code=TaskFailureCode.CALLS_FAILED,
         message=f"call {call.index} of {function_id} failed: {failure.kind}: {failure.message}",

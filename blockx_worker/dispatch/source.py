@@ -105,6 +105,11 @@ class StreamSource:
         self.made = 0
         self._batches: deque[CallBatch] = deque()
 
+    @property
+    def batches_left(self) -> int:
+        """Batches that have been made and not taken."""
+        return len(self._batches)
+
     def next_batch(self) -> CallBatch | None:
         """Take the next batch that has been made; None when there is none yet, or none left once ``total`` is known."""
         return self._batches.popleft() if self._batches else None

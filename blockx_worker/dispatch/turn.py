@@ -1,5 +1,8 @@
 """New work, in slices: serve the line of tasks, then look after those that may be at their end.
 
+Calls that must run alone take their places first. Subcalls are not served here: they leave with the event that asks for
+them.
+
 A task is served in this order: followers that are owed an answer, calls that need an executor again (after a
 back-off, from a lost executor), new calls from the source. New calls are looked up first: a cached result or an equal
 call in flight needs no executor, and a cached one not even a record. A call that finds no executor free stays at the
@@ -10,39 +13,56 @@ Every call that is touched counts towards ``max_calls``, whatever is done with i
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 
-from blockx_executor.wire.messages import ExecuteCall, ExecuteCallPayload
-from blockx_worker.dispatch.books import DispatchBooks, Outcome, advance, end_call, fail_call
-from blockx_worker.dispatch.commands import DispatchCalls, DispatchCommand
+from blockx_worker.dispatch.books import DispatchBooks, advance
+from blockx_worker.dispatch.commands import DispatchCommand
+from blockx_worker.dispatch.ends import Outcome, end_call, fail_call
 from blockx_worker.dispatch.epilogue import run_epilogue
-from blockx_worker.dispatch.executors import Executor, Seats
+from blockx_worker.dispatch.flights import follow
+from blockx_worker.dispatch.launch import launch
 from blockx_worker.dispatch.records import Batch, Call, TaskCalls
+from blockx_worker.dispatch.seats import Seats
 from blockx_worker.dispatch.states import CallState
+from blockx_worker.dispatch.subcalls import answer_subcall
+from blockx_worker.dispatch.suspects import can_place, place_suspects
+from blockx_worker.dispatch.tenants import TenantLines
+from blockx_worker.dispatch.turn_order import Lane, TurnOrder
 
 __all__ = ["run_turn"]
 
-_RUNNING = CallState.RUNNING
+_DONE = CallState.DONE
 _SUCCEEDED = Outcome.SUCCEEDED
 
 _ENTRIES_PER_CALL = 8
 """Entries of discarded caches that a turn may take apart per call that it may touch: about 0.2 ms for 128 calls."""
 
 
-def run_turn(books: DispatchBooks, max_calls: int, now_ms: int) -> list[DispatchCommand]:
-    """Go on with at most ``max_calls`` calls. One `DispatchCalls` per executor, before all that may cancel them."""
-    out: list[DispatchCommand] = []
-    seats = Seats(books.executors.ordered, books.config, now_ms)
+def run_turn(books: DispatchBooks, max_calls: int, now_ms: int, out: list[DispatchCommand]) -> None:
+    """Go on with at most ``max_calls`` calls. What ends below a cancelled call comes on top."""
     budget = run_epilogue(books, max_calls, now_ms, out)
+    executors = books.executors.ordered
+    if books.suspects or any(executor.apart for executor in executors):
+        budget -= place_suspects(books, budget, now_ms)
+    lanes = books.order.lanes(executors, books.config, now_ms)
     while budget > 0 and books.order:
-        used = _serve_line(books, budget, seats)
+        used = _serve_lanes(books, lanes, budget)
         budget = run_epilogue(books, budget - used, now_ms, out)
         if not used:
             break
     _take_apart(books, max_calls * _ENTRIES_PER_CALL)
-    can_go_on = seats.room > 0 or any(not task.blocked for task in books.order.in_line())
+    can_go_on = _can_go_on(books, lanes) or (bool(books.suspects) and can_place(books, now_ms))
+    if isinstance(books.order, TenantLines):
+        books.order.claim(lanes, now_ms)
+        waiting = books.order.waiting(executors, lanes, books.suspects)
+        can_go_on |= books.order.change_hands(executors, waiting, books.config, now_ms, out)
     books.stirred = bool(books.dirty or books.discarded) or can_go_on
-    return [*_dispatches(books), *out]
+    books.posted = True
+
+
+def _can_go_on(books: DispatchBooks, lanes: Sequence[Lane]) -> bool:
+    room = any(lane.seats.room > 0 and len(lane.order) for lane in lanes)
+    return room or any(not task.blocked for task in books.order.in_line())
 
 
 def _take_apart(books: DispatchBooks, entries: int) -> None:
@@ -52,18 +72,17 @@ def _take_apart(books: DispatchBooks, entries: int) -> None:
             books.discarded.popleft()
 
 
-def _dispatches(books: DispatchBooks) -> list[DispatchCommand]:
-    out: list[DispatchCommand] = []
-    for executor in books.executors.ordered:
-        if executor.outgoing:
-            out.append(DispatchCalls(executor_id=executor.executor_id, calls=executor.outgoing))
-            executor.outgoing = []
-    return out
+def _serve_lanes(books: DispatchBooks, lanes: Sequence[Lane], budget: int) -> int:
+    """Serve each line for its part of the budget; calls touched."""
+    share = -(-budget // max(len(lanes), 1))
+    used = 0
+    for lane in lanes:
+        used += _serve_line(books, lane.order, lane.seats, min(share, budget - used))
+    return used
 
 
-def _serve_line(books: DispatchBooks, budget: int, seats: Seats) -> int:
+def _serve_line(books: DispatchBooks, order: TurnOrder, seats: Seats, budget: int) -> int:
     """Serve tasks in their order while executors have room, then whatever needs no executor; calls touched."""
-    order = books.order
     order.begin(budget, seats.room)
     left = budget
     while left > 0 and seats.room and (turn := order.next()) is not None:
@@ -72,19 +91,19 @@ def _serve_line(books: DispatchBooks, budget: int, seats: Seats) -> int:
         left -= used
         order.served(task, used, stays=_has_more(books, task))
     if left > 0 and not seats.room:
-        left -= _serve_free(books, left, seats)
+        left -= _serve_free(books, order, left, seats)
     return budget - left
 
 
-def _serve_free(books: DispatchBooks, budget: int, seats: Seats) -> int:
+def _serve_free(books: DispatchBooks, order: TurnOrder, budget: int, seats: Seats) -> int:
     """All executors are full: serve what needs none. Nobody loses its place in line by that."""
-    line = [task for task in books.order.in_line() if not task.blocked]
+    line = [task for task in order.in_line() if not task.blocked]
     share = -(-budget // len(line)) if line else 0
     left = budget
     for task in line:
         left -= _serve(books, task, min(share, left), seats)
         if not _has_more(books, task):
-            books.order.step_out(task)
+            order.step_out(task)
     return budget - left
 
 
@@ -93,7 +112,7 @@ def _serve(books: DispatchBooks, task: TaskCalls, quota: int, seats: Seats) -> i
     used = _answer(books, task, quota) if task.answers else 0
     while used < quota and task.ready and (executor := seats.take()) is not None:
         task.parked -= 1
-        _launch(books, task.ready.popleft(), executor)
+        launch(books, task.ready.popleft(), executor)
         used += 1
     while used < quota and not task.ready and not task.stopping:
         batch = _entering(books, task)
@@ -126,7 +145,11 @@ def _answer(books: DispatchBooks, task: TaskCalls, quota: int) -> int:
         if not answer.followers:
             task.answers.popleft()
         used += 1
-        if answer.failure is not None:
+        if call.state is _DONE:  # its parent has ended
+            continue
+        if call.sub is not None:
+            answer_subcall(books, call, call.sub, answer)
+        elif answer.failure is not None:
             fail_call(books, call, answer.failure)
         elif answer.output is not None:
             advance(call, "answered")
@@ -145,8 +168,9 @@ def _entering(books: DispatchBooks, task: TaskCalls) -> Batch | None:
             return None
         pulled = task.source.next_batch()
         if pulled is None:
-            task.exhausted = True
-            books.soil(task)
+            if task.stream is None or task.stream.total is not None:
+                task.exhausted = True
+                books.soil(task)
             return None
         task.entering = batch = Batch(pulled)
         task.rows += batch.size
@@ -190,7 +214,8 @@ def _enter(books: DispatchBooks, task: TaskCalls, batch: Batch, count: int, seat
         if shares:
             leader = flights.get(key)
             if leader is not None:
-                _follow(task, call, leader)
+                task.parked += 1
+                follow(call, leader)
                 continue
             flights[key] = call
         executor = seats.take()
@@ -198,43 +223,5 @@ def _enter(books: DispatchBooks, task: TaskCalls, batch: Batch, count: int, seat
             task.parked += 1
             task.ready.append(call)
             break
-        _launch(books, call, executor)
+        launch(books, call, executor)
     return batch.next - first_row
-
-
-def _follow(task: TaskCalls, call: Call, leader: Call) -> None:
-    """Wait for an equal call in flight."""
-    task.parked += 1
-    call.following = True
-    if leader.followers is None:
-        leader.followers = deque()
-    leader.followers.append(call)
-
-
-def _launch(books: DispatchBooks, call: Call, executor: Executor) -> None:
-    """Bind one more attempt of a call to an executor."""
-    task = call.task
-    function = task.function
-    books.last_call_no = call_no = books.last_call_no + 1
-    seq = call.attempt_seq + 1
-    call.state = _RUNNING
-    call.executor = executor
-    call.call_no = call_no
-    call.attempt_seq = seq
-    task.attempts += 1
-    executor.aboard[call.call_id] = call
-    executor.outgoing.append(
-        ExecuteCall(
-            call.call_id,
-            ExecuteCallPayload(
-                task_id=task.task_id,
-                function_id=function.function_id,
-                function_code_digest=function.digest,
-                entry_selector=function.entry_selector,
-                args=call.args,
-                call_budget_ms=task.budget_ms,
-                attempt_seq=seq,
-                call_no=call_no,
-            ),
-        )
-    )

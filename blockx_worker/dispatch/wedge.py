@@ -57,8 +57,7 @@ def _limit_ms(config: DispatcherConfig, executor: Executor, owner: Call | Zombie
     """How long a call may keep the main thread without a switch; None: for ever."""
     if executor.box.loading:
         return config.function_load_timeout_ms + config.wedge_grace_ms
-    budget_ms = owner.budget_ms if isinstance(owner, Zombie) else owner.task.budget_ms
-    return budget_ms + config.wedge_grace_ms if budget_ms else None
+    return owner.budget_ms + config.wedge_grace_ms if owner.budget_ms else None
 
 
 def _deaf(config: DispatcherConfig, executor: Executor, now_ms: int) -> tuple[Call | Zombie, str] | None:

@@ -1,7 +1,7 @@
 """A conversation with a DispatcherCore: say an event at a time, get the commands; the invariants are checked each time.
 
 The driver plays the shell: it remembers what was sent where, so that a test names a call by its id only, and collects
-outputs and ends of tasks.
+outputs, answers and ends of tasks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ import msgspec
 from blockx_executor.wire.messages import (
     CallCompleted,
     CallCompletedPayload,
+    CallError,
     CallFailed,
     CallFailedPayload,
+    CallWaiting,
+    CallWaitingPayload,
     ExecuteCall,
     ExecuteCallPayload,
     HeartbeatPayload,
+    ResumeCallPayload,
+    ReturnedCall,
 )
 from blockx_worker.dispatch.commands import (
     ArmCallRetry,
@@ -28,13 +33,20 @@ from blockx_worker.dispatch.commands import (
     DispatchCalls,
     DispatchCommand,
     DispatchDropped,
+    GrantProduction,
     KillExecutor,
+    ResumeCalls,
 )
 from blockx_worker.dispatch.config import DispatcherConfig
 from blockx_worker.dispatch.dispatcher import DispatcherCore
 from blockx_worker.dispatch.events import (
+    CallBatchProduced,
+    CallProductionEnded,
     CallRetryDue,
     CallsFinished,
+    CallsGivenBack,
+    CallWaitOver,
+    CallWaitRequested,
     DispatchEvent,
     DispatchRefused,
     DispatchTurn,
@@ -43,14 +55,16 @@ from blockx_worker.dispatch.events import (
     ExecutorLost,
     ExecutorObserved,
     ExecutorsSwept,
+    SubcallRequested,
     TaskCallsDropped,
     TaskCallsStarted,
 )
-from blockx_worker.dispatch.source import ListSource, ResolvedFunction
-from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy
+from blockx_worker.dispatch.source import CallBatch, CallSource, ListSource, ResolvedFunction, StreamSource
+from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy, TaskFailure
 
 DIGEST = "d" * 64
 FUNCTION = ResolvedFunction("pkg.mod.fn", DIGEST, "fn")
+OTHER = ResolvedFunction("pkg.mod.other", DIGEST, "other")
 FAST_FAIL, COLLECT_ALL = CallFailurePolicy.FAST_FAIL, CallFailurePolicy.COLLECT_ALL
 
 C = TypeVar("C", bound=DispatchCommand)
@@ -61,11 +75,17 @@ def raws(args: Iterable[Any]) -> list[msgspec.Raw]:
     return [msgspec.Raw(msgspec.json.encode(arg)) for arg in args]
 
 
-def completed(call: ExecuteCall, output: bytes = b"null", run_us: int = 0) -> CallCompleted:
+def completed(
+    call: ExecuteCall, output: bytes = b"null", run_us: int = 0, budget_used_ms: int = 0
+) -> CallCompleted:
     """The frame of an executor that ran this attempt."""
     sent = call.payload
     payload = CallCompletedPayload(
-        task_id=sent.task_id, attempt_seq=sent.attempt_seq, output=msgspec.Raw(output), run_us=run_us
+        task_id=sent.task_id,
+        attempt_seq=sent.attempt_seq,
+        output=msgspec.Raw(output),
+        run_us=run_us,
+        budget_used_ms=budget_used_ms,
     )
     return CallCompleted(call.call_id, payload)
 
@@ -79,6 +99,20 @@ def failed(call: ExecuteCall, kind: str = "USER_ERROR", message: str = "boom", *
     return CallFailed(call.call_id, payload)
 
 
+def waiting(call: ExecuteCall, request_id: int, kind: str, **fields: Any) -> CallWaiting:
+    """The frame of a call that waits for something."""
+    sent = call.payload
+    payload = CallWaitingPayload(task_id=sent.task_id, attempt_seq=sent.attempt_seq, wait_kind=kind, **fields)
+    return CallWaiting(call.call_id, request_id, payload)
+
+
+def returned(call: ExecuteCall) -> ReturnedCall:
+    """A call as an executor gives it back."""
+    return ReturnedCall(
+        call_id=call.call_id, task_id=call.payload.task_id, attempt_seq=call.payload.attempt_seq
+    )
+
+
 class Talk:
     """One DispatcherCore, its clock and its executors as far as frames go."""
 
@@ -88,6 +122,9 @@ class Talk:
         self.aboard: dict[str, dict[str, ExecuteCall]] = {}
         self.outputs: dict[str, list[bytes | None]] = {}
         self.ends: dict[str, ConvergeTaskCalls] = {}
+        self.answers: dict[int, ResumeCallPayload] = {}
+        self.credits: dict[str, int] = {}
+        self.requests = 0
         self.said: list[DispatchCommand] = []
 
     # --- events
@@ -123,19 +160,38 @@ class Talk:
         instance_id: str = "i",
         max_output_bytes: int = 0,
         function: ResolvedFunction = FUNCTION,
+        source: CallSource | None = None,
     ) -> list[DispatchCommand]:
         """Begin the calls phase of a task: one call per item of ``args``, in batches of ``rows``."""
         return self.say(
             TaskCallsStarted(
                 task_id=task_id,
                 instance_id=instance_id,
-                source=ListSource(function, raws(args), batch_max_rows=rows),
+                source=source or ListSource(function, raws(args), batch_max_rows=rows),
                 failure_policy=policy,
                 retry_policy=CallRetryPolicy(max_attempts=attempts, base_backoff_ms=base_backoff_ms),
                 call_budget_ms=budget_ms,
                 max_output_bytes=max_output_bytes,
             )
         )
+
+    def stream(
+        self, task_id: str, policy: CallFailurePolicy = FAST_FAIL, **options: Any
+    ) -> list[DispatchCommand]:
+        """Begin the calls phase of a task whose builder streams."""
+        return self.start(task_id, (), policy, source=StreamSource(FUNCTION), **options)
+
+    def produce(
+        self, task_id: str, args: Iterable[Any], first: int, blocks_done: int | None = None
+    ) -> list[DispatchCommand]:
+        """The builder of this task makes a batch."""
+        return self.say(
+            CallBatchProduced(task_id=task_id, batch=CallBatch(first, raws(args), blocks_done=blocks_done))
+        )
+
+    def end_stream(self, task_id: str, failure: TaskFailure | None = None) -> list[DispatchCommand]:
+        """The builder of this task makes nothing more."""
+        return self.say(CallProductionEnded(task_id=task_id, failure=failure))
 
     def turn(self, max_calls: int = 1000) -> list[DispatchCommand]:
         """One turn."""
@@ -150,12 +206,14 @@ class Talk:
             commands += self.turn(max_calls)
         raise AssertionError("a turn is still pending: the shell would spin")
 
-    def complete(self, *call_ids: str, output: bytes = b"null", run_us: int = 0) -> list[DispatchCommand]:
+    def complete(
+        self, *call_ids: str, output: bytes = b"null", run_us: int = 0, budget_used_ms: int = 0
+    ) -> list[DispatchCommand]:
         """These calls return a value, where they are."""
         commands: list[DispatchCommand] = []
         for call_id in call_ids:
             executor_id, call = self._take(call_id)
-            frames = [completed(call, output, run_us)]
+            frames = [completed(call, output, run_us, budget_used_ms)]
             commands += self.say(CallsFinished(executor_id=executor_id, frames=frames))
         return commands
 
@@ -170,6 +228,65 @@ class Talk:
         """These calls could not be sent."""
         taken = [self._take(call_id) for call_id in call_ids]
         return self.say(DispatchRefused(executor_id=taken[0][0], call_ids=call_ids))
+
+    def ask_io(self, call_id: str, **fields: Any) -> int:
+        """This call asks a back end; the number of its request."""
+        self.requests += 1
+        frame = waiting(self._call(call_id), self.requests, "io", backend="rpc", op="call", **fields)
+        self.say(CallWaitRequested(executor_id=self.where(call_id), frame=frame))
+        return self.requests
+
+    def answer_io(
+        self, call_id: str, request_id: int, result: bytes = b"1", sidecar: bytes | None = None
+    ) -> list[DispatchCommand]:
+        """The back end has answered a request of this call."""
+        sent = self.sent(call_id)
+        return self.say(
+            CallWaitOver(
+                executor_id=self.where(call_id),
+                task_id=sent.task_id,
+                call_id=call_id,
+                attempt_seq=sent.attempt_seq,
+                request_id=request_id,
+                payload=ResumeCallPayload(resume_kind="io", result=msgspec.Raw(result)),
+                sidecar=sidecar,
+            )
+        )
+
+    def ask(
+        self,
+        call_id: str,
+        args: Any,
+        function: ResolvedFunction | None = OTHER,
+        *,
+        budget_ms: int = 1000,
+        error: CallError | None = None,
+    ) -> list[DispatchCommand]:
+        """This call calls a function; ``requests`` is the number of its request."""
+        self.requests += 1
+        frame = waiting(
+            self._call(call_id),
+            self.requests,
+            "subcall",
+            function_id="" if function is None else function.function_id,
+            args=raws([args])[0],
+            granted_budget_ms=budget_ms,
+        )
+        return self.say(
+            SubcallRequested(executor_id=self.where(call_id), frame=frame, function=function, error=error)
+        )
+
+    def begin(self, call_id: str, args: Any, function: ResolvedFunction = OTHER) -> str:
+        """This call calls a function, which is sent at once; the id of the subcall."""
+        (executor,) = dispatched(self.ask(call_id, args, function)).values()
+        (subcall_id,) = executor
+        return subcall_id
+
+    def give_back(self, *call_ids: str) -> list[DispatchCommand]:
+        """Their executor gives these calls back."""
+        taken = [self._take(call_id) for call_id in call_ids]
+        calls = [returned(call) for _, call in taken]
+        return self.say(CallsGivenBack(executor_id=taken[0][0], calls=calls, reason="behind a slow call"))
 
     def retry(self, armed: ArmCallRetry) -> list[DispatchCommand]:
         """The timer of a retry goes off in time."""
@@ -246,6 +363,14 @@ class Talk:
         calls = [call for calls in self.aboard.values() for call in calls.values()]
         return [call.call_id for call in sorted(calls, key=lambda call: call.payload.call_no)]
 
+    def answer(self, request_id: int = 0) -> bytes | CallError:
+        """What came back for a request, by default for the last one."""
+        payload = self.answers[request_id or self.requests]
+        return bytes(payload.result) if payload.error is None else payload.error
+
+    def _call(self, call_id: str) -> ExecuteCall:
+        return self.aboard[self.where(call_id)][call_id]
+
     def _take(self, call_id: str) -> tuple[str, ExecuteCall]:
         executor_id = self.where(call_id)
         return executor_id, self.aboard[executor_id].pop(call_id)
@@ -253,6 +378,13 @@ class Talk:
     def _note(self, command: DispatchCommand) -> None:
         if isinstance(command, DispatchCalls):
             self.aboard[command.executor_id].update({call.call_id: call for call in command.calls})
+        elif isinstance(command, ResumeCalls):
+            for frame in command.frames:
+                assert frame.call_id in self.aboard[command.executor_id], "an answer goes where the call is"
+                assert frame.request_id not in self.answers, "a request is answered once"
+                self.answers[frame.request_id] = frame.payload
+        elif isinstance(command, GrantProduction):
+            self.credits[command.task_id] = self.credits.get(command.task_id, 0) + command.batches
         elif isinstance(command, BatchSettled):
             done = self.outputs.setdefault(command.task_id, [])
             assert command.first_index == len(done), "batches settle in order"
