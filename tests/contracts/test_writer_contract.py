@@ -1,98 +1,22 @@
 """What every writer of `BlockWriteHandler` does, whatever database it writes to.
 
-A database is added by a `Database` with its own way to make a target and to read rows back.
+Each test runs for each database of `tests.support.databases`.
 """
 
 import json
-from decimal import Decimal
-from pathlib import Path
-from typing import Any, Protocol
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
+import trio
 
 from blockx_worker.model.errors import TaskFailureCode
-from blockx_worker.plugins.block_write import BlockWritePlugin
-from blockx_worker.ports import StepFailed, WriteStopped
-from tests.plugins.helpers import Gate, Outputs, config, context, plugin, select
-from tests.support.postgres import PostgresDatabase
+from blockx_worker.ports import BatchWriter, StepFailed, WriteStopped
+from tests.plugins.helpers import Gate, Outputs, config, context
+from tests.support.databases import Database, Postgres, Sqlite
 
 NAMES = 'select, "quoted", Ünïcode, with space'
-
-
-class Database(Protocol):
-    """A place to write to. ``rows`` gives the rows of a table as lists in the order of insertion, None without table."""
-
-    longest_name: int
-
-    def plugin(self, **settings: Any) -> BlockWritePlugin: ...
-
-    def rows(self, table: str, *columns: str) -> list[list[Any]] | None: ...
-
-    def stored(self, value: Any) -> Any:
-        """How a JSON value is found in the database."""
-
-
-class Sqlite:
-    longest_name = 200
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "out.db"
-
-    def plugin(self, **settings: Any) -> BlockWritePlugin:
-        return plugin(self.path, **settings)
-
-    def rows(self, table: str, *columns: str) -> list[list[Any]] | None:
-        if not self.path.exists():
-            return None
-        there = {name for (name,) in select(self.path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if table not in there:
-            return None
-        wanted = ", ".join(map(quote, columns))
-        return [list(row) for row in select(self.path, f"SELECT {wanted} FROM {quote(table)} ORDER BY rowid")]
-
-    def stored(self, value: Any) -> Any:
-        if isinstance(value, bool):
-            return int(value)
-        if isinstance(value, list | dict):
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-
-
-class _JsonText(Loader):
-    def load(self, data: Buffer) -> str:
-        return bytes(data).decode()
-
-
-class Postgres:
-    longest_name = 63
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        self.database = database
-
-    def plugin(self, **settings: Any) -> BlockWritePlugin:
-        return plugin(self.database.url, **settings)
-
-    def rows(self, table: str, *columns: str) -> list[list[Any]] | None:
-        with self.database.connect() as connection:
-            connection.adapters.register_loader("jsonb", _JsonText)
-            if connection.execute("SELECT to_regclass(%s)", (quote(table),)).fetchone() == (None,):
-                return None
-            wanted = ", ".join(map(quote, columns))
-            found = connection.execute(
-                f"SELECT {wanted} FROM {quote(table)} ORDER BY ctid".encode()
-            ).fetchall()
-        return [
-            [int(v) if isinstance(v, Decimal) and v == v.to_integral() else v for v in row] for row in found
-        ]
-
-    def stored(self, value: Any) -> Any:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 @pytest.fixture(params=[Sqlite, Postgres])
@@ -362,6 +286,319 @@ async def test_a_transaction_that_fails_names_the_blocks_that_are_written(databa
 async def test_a_new_table_has_the_columns_of_all_rows(database) -> None:
     await write(database, [row(1, 1), {**row(2, 2), "w": 3}], blocks=(1, 2))
     assert database.rows("t", "v", "w") == [[1, None], [2, 3]]
+
+
+# --- batches as they settle -------------------------------------------------------------------------------------
+
+
+def opened(
+    database: Database, *, gate=None, task_id="task-1", blocks=None, settings=None, **fields
+) -> BatchWriter:
+    """A writer for batches, with many rows a transaction unless a test says otherwise."""
+    writer = database.plugin(**{"batch_rows": 1000, **(settings or {})})
+    return writer.open(context(gate, task_id=task_id, blocks=blocks), config(**fields))
+
+
+async def stream(
+    writer: BatchWriter, *batches: Sequence[Any], start: int = 0, done: Sequence[int | None] = ()
+) -> None:
+    """Write batches of outputs, the first with the index ``start``; ``done``: up to which block each is complete."""
+    for index, batch in enumerate(batches):
+        outputs = [None if output is None else json.dumps(output).encode() for output in batch]
+        await writer.write(start, outputs, done[index] if done else None)
+        start += len(batch)
+
+
+async def cut_off(database: Database, *batches: Sequence[Any]) -> None:
+    """Write batches of outputs, and no more: the process is gone."""
+    writer = opened(database)
+    await stream(writer, *batches)
+    await writer.abort()
+
+
+async def test_a_batch_is_written_when_it_comes(database) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate)
+    await stream(writer, [{"a": 1}, None, [{"a": 2}, {"a": 3}]])
+    assert database.rows("t", "a") == [[1], [2], [3]]
+    await stream(writer, [{"a": 4}], start=3)
+    assert database.rows("t", "a") == [[1], [2], [3], [4]]
+    assert gate.asked == [False, False]
+    result = json.loads(await writer.finish())
+    assert (result["rowsWritten"], result["outputsSkippedByLedger"]) == (4, 0)
+    assert (gate.asked, gate.ends) == ([False, False, True], 2)
+
+
+async def test_a_large_batch_is_several_transactions(database) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate, settings={"batch_rows": 2})
+    await stream(writer, [{"a": i} for i in range(5)])
+    assert gate.asked == [False] * 3
+    assert database.rows("t", "a") == [[i] for i in range(5)]
+    await writer.finish()
+
+
+@pytest.mark.parametrize("batches", [[], [[]], [[None], [[], None]]])
+async def test_batches_without_rows_only_end_with_a_commit(database, batches) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate)
+    await stream(writer, *batches)
+    assert gate.asked == []
+    assert json.loads(await writer.finish())["rowsWritten"] == 0
+    assert gate.asked == [True]
+    assert database.rows("t", "a") is None
+
+
+async def test_a_rerun_after_a_crash_between_batches_doubles_nothing(database) -> None:
+    outputs = [{"a": i} for i in range(7)]
+    await cut_off(database, outputs[:2], outputs[2:4])
+    writer = opened(database)
+    await stream(writer, outputs[:3], outputs[3:7])
+    result = json.loads(await writer.finish())
+    assert (result["rowsWritten"], result["outputsSkippedByLedger"]) == (3, 4)
+    assert database.rows("t", "a") == [[i] for i in range(7)]
+
+
+async def test_a_rerun_of_a_finished_task_writes_nothing_in_batches_or_at_once(database) -> None:
+    outputs = [{"a": i} for i in range(4)]
+    for _ in range(2):
+        writer = opened(database)
+        await stream(writer, outputs[:3], outputs[3:])
+        await writer.finish()
+    result = await write(database, outputs)
+    assert (result["rowsWritten"], result["outputsSkippedByLedger"]) == (0, 4)
+    assert database.rows("t", "a") == [[i] for i in range(4)]
+
+
+async def test_a_rerun_with_other_outputs_is_refused_as_soon_as_that_shows(database) -> None:
+    first = opened(database)
+    await stream(first, [{"a": 1}, {"a": 2}])
+    await first.finish()
+    longer, shorter = opened(database), opened(database)
+    with pytest.raises(
+        StepFailed, match=r"already appended .* from 2 outputs where there are at least 3 now"
+    ):
+        await stream(longer, [{"a": 1}, {"a": 2}, {"a": 3}])
+    await longer.abort()
+    await stream(shorter, [{"a": 1}])
+    with pytest.raises(StepFailed, match=r"already appended .* from 2 outputs where there are 1 now"):
+        await shorter.finish()
+    assert database.rows("t", "a") == [[1], [2]]
+
+
+async def test_a_rerun_that_is_shorter_than_what_is_written_is_refused(database) -> None:
+    await cut_off(database, [{"a": 1}, {"a": 2}])
+    with pytest.raises(StepFailed, match=r"from at least 2 outputs where there are 1 now"):
+        await write(database, [{"a": 1}])
+
+
+async def test_a_bad_row_leaves_the_batches_before_and_abort_names_them(database) -> None:
+    writer = opened(database)
+    await stream(writer, [{"a": 1}, {"a": 2}])
+    with pytest.raises(StepFailed) as caught:
+        await stream(writer, [{"a": 3}, 5], start=2)
+    assert (
+        caught.value.message == "bad row: output 3: expected a row (an object), a list of rows or null, got 5"
+    )
+    written = (
+        "outputs up to 1 (2 rows) are written and stay; a rerun under the same task id goes on after them"
+    )
+    assert [await writer.abort(), await writer.abort()] == [written, written]
+    assert database.rows("t", "a") == [[1], [2]]
+
+
+async def test_the_gate_hears_what_is_written(database) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate)
+    await stream(writer, [{"a": 1}], [{"a": 2}])
+    await writer.finish()
+    assert [words.partition(" are")[0] for words in gate.words] == [
+        "",
+        "outputs up to 0 (1 rows)",
+        "outputs up to 1 (2 rows)",
+    ]
+
+
+async def test_abort_without_anything_written_has_nothing_to_say(database) -> None:
+    writer = opened(database)
+    assert await writer.abort() == ""
+    other = opened(database, blocks=(1, 2))
+    await stream(other, [row(1, 1)])
+    assert await other.abort() == ""
+    assert database.rows("t", "v") is None
+
+
+async def test_a_refused_commit_of_a_batch_leaves_nothing_of_it(database) -> None:
+    writer = opened(database, gate=Gate(refuse_at=1))
+    await stream(writer, [{"a": 1}])
+    with pytest.raises(WriteStopped):
+        await stream(writer, [{"a": 2}], start=1)
+    assert "outputs up to 0 (1 rows)" in await writer.abort()
+    assert database.rows("t", "a") == [[1]]
+
+
+async def test_later_batches_may_bring_new_columns_also_after_a_crash(database) -> None:
+    await cut_off(database, [{"a": 1}])
+    writer = opened(database)
+    await stream(writer, [{"a": 1}, {"a": 2, "b": "x"}], [{"c": True}])
+    await writer.finish()
+    assert database.rows("t", "a", "b", "c") == [
+        [1, None, None],
+        [2, "x", None],
+        [None, None, database.stored(True)],
+    ]
+
+
+async def test_a_column_that_begins_with_null_takes_what_comes_later(database) -> None:
+    writer = opened(database)
+    await stream(writer, [{"a": None, "b": None}], [{"a": 2**70, "b": "x"}], [{"a": 5, "b": None}])
+    await writer.finish()
+    assert database.rows("t", "a", "b") == [[None, None], [database.stored(2**70), "x"], [5, None]]
+
+
+async def test_a_block_is_written_once_it_is_complete(database) -> None:
+    await write(database, [row(i, "old") for i in range(1, 6)], task_id="before", blocks=(1, 5), batch_rows=9)
+    gate = Gate()
+    writer = opened(database, gate=gate, blocks=(1, 5))
+    await stream(writer, [row(1, "a"), row(2, "b")], done=[1])
+    assert in_blocks(database) == [[1, "a"], [2, "old"], [3, "old"], [4, "old"], [5, "old"]]
+    await stream(writer, [[row(2, "c"), row(4, "d")]], start=2, done=[3])
+    assert in_blocks(database) == [[1, "a"], [2, "b"], [2, "c"], [4, "old"], [5, "old"]]
+    await stream(writer, [None], start=3, done=[5])
+    assert in_blocks(database) == [[1, "a"], [2, "b"], [2, "c"], [4, "d"], [5, "old"]]
+    assert gate.asked == [False] * 3
+    result = json.loads(await writer.finish())
+    assert in_blocks(database) == [[1, "a"], [2, "b"], [2, "c"], [4, "d"]]
+    assert (result["rowsWritten"], result["blocksReplaced"]) == (4, 5)
+    assert (gate.asked, gate.ends) == ([False] * 3 + [True], 3)
+
+
+async def test_a_block_whose_rows_come_in_several_batches_stays_in_order(database) -> None:
+    writer = opened(database, blocks=(1, 3))
+    await stream(writer, [row(1, 0), row(2, 1)], [row(2, 2), None, row(3, 3)], [row(2, 4)], done=[None, 1, 2])
+    await writer.finish()
+    assert database.rows("t", "block_number", "v") == [[1, 0], [2, 1], [2, 2], [2, 4], [3, 3]]
+
+
+async def test_without_word_of_complete_blocks_all_are_written_at_the_end(database) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate, blocks=(1, 3))
+    await stream(writer, [row(2, 1)], [row(1, 2)])
+    assert gate.asked == []
+    await writer.finish()
+    assert gate.asked == [True]
+    assert in_blocks(database) == [[1, 2], [2, 1]]
+
+
+async def test_complete_blocks_share_a_transaction(database) -> None:
+    gate = Gate()
+    writer = opened(database, gate=gate, blocks=(1, 9), settings={"batch_rows": 4})
+    await stream(writer, [row(i, i) for i in range(1, 9)], done=[8])
+    assert gate.asked == [False, False]
+    await writer.finish()
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (
+            1,
+            'column "block_number": block 1 is written already, with the blocks up to 2; a call may only return rows',
+        ),
+        (9, 'column "block_number": expected a block of the task (1 to 5), got 9'),
+    ],
+)
+async def test_a_row_of_a_block_that_is_written_or_not_of_the_task_is_refused(
+    database, block, problem
+) -> None:
+    writer = opened(database, blocks=(1, 5))
+    await stream(writer, [row(1, "a")], done=[2])
+    with pytest.raises(StepFailed) as caught:
+        await stream(writer, [row(3, "b"), row(block, "c")], start=1, done=[3])
+    assert f"bad row: output 2, {problem}" in caught.value.message
+    assert await writer.abort() == "blocks 1 to 2 (1 rows) are written and stay"
+    assert in_blocks(database) == [[1, "a"]]
+
+
+async def test_a_block_that_is_never_complete_does_not_fill_the_memory(database) -> None:
+    writer = opened(database, blocks=(1, 9), settings={"max_buffered_bytes": 1000})
+    await stream(writer, [row(1, "x" * 900), row(2, "x" * 600)], [row(3, "x" * 600)], done=[2, None])
+    with pytest.raises(StepFailed) as caught:
+        await stream(writer, [row(4, "x" * 600)], start=3)
+    assert "that wait for block 3 to be complete take" in caught.value.message
+    assert (
+        "more than writers.max_buffered_bytes (1000); raise it, return smaller rows" in caught.value.message
+    )
+    assert await writer.abort() == "blocks 1 to 2 (2 rows) are written and stay"
+
+
+async def test_outputs_that_are_there_at_once_have_no_limit_of_memory(database) -> None:
+    writer = database.plugin(max_buffered_bytes=1)
+    outputs = Outputs([row(1, "x" * 500), row(2, "y")])
+    await writer.write(context(blocks=(1, 2)), config(), outputs)
+    assert len(in_blocks(database) or ()) == 2
+
+
+async def test_two_tasks_that_replace_the_same_blocks_at_once_leave_the_rows_of_one_in_each(database) -> None:
+    """Two workers, each with 30 batches for the same 30 blocks."""
+
+    async def task(name: str) -> None:
+        writer = opened(database, task_id=name, blocks=(1, 30))
+        for block in range(1, 31):
+            await stream(writer, [[row(block, name)] * 3], start=block - 1, done=[block])
+        await writer.finish()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task, "one")
+        nursery.start_soon(task, "two")
+    rows = in_blocks(database) or []
+    assert [block for block, _ in rows] == [block for block in range(1, 31) for _ in range(3)]
+    assert len({(block, name) for block, name in rows}) == 30
+
+
+async def test_a_task_waits_for_another_that_replaces_its_block_and_then_replaces_those_rows(
+    database,
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow(Gate):
+        def start(self, *, final: bool, written: str = "") -> bool:
+            inside.set()
+            leave.wait()
+            return super().start(final=final)
+
+    async def second() -> None:
+        await trio.to_thread.run_sync(inside.wait)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: write(database, [row(1, "two")] * 2, task_id="two", blocks=(1, 1)))
+            await trio.to_thread.run_sync(database.wait_for_lock)
+            leave.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(second)
+        await write(database, [row(1, "one")] * 3, task_id="one", blocks=(1, 1), gate=Slow())
+    assert in_blocks(database) == [[1, "two"]] * 2
+
+
+async def test_many_tasks_make_one_table_at_once(database) -> None:
+    """Each in a worker of its own."""
+
+    async def append(i: int) -> None:
+        await write(database, [{"a": i}], task_id=f"t{i}")
+
+    async with trio.open_nursery() as nursery:
+        for i in range(8):
+            nursery.start_soon(append, i)
+    assert sorted(database.rows("t", "a") or []) == [[i] for i in range(8)]
+
+
+async def test_two_runs_of_one_task_at_once_double_nothing(database) -> None:
+    outputs = [{"a": i} for i in range(40)]
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(lambda: write(database, outputs))
+    assert database.rows("t", "a") == [[i] for i in range(40)]
 
 
 # --- values and names -------------------------------------------------------------------------------------------
