@@ -190,15 +190,18 @@ async def test_a_cancelled_stream_stops_reading_and_closes_the_store() -> None:
 
 
 async def until_failure(result: BuildResult) -> tuple[list[CallBatch], StepFailed]:
+    """The batches before the failure, and the failure."""
     found: list[CallBatch] = []
-    try:
+
+    async def collect() -> None:
         async with aclosing(result.stream.batches()) as stream:
             while (batch := await anext(stream, None)) is not None:
                 found.append(batch)
-    except StepFailed as failed:
-        assert failed.code is TaskFailureCode.BUILDER_FAILED
-        return found, failed
-    pytest.fail("the stream did not fail")
+
+    with pytest.raises(StepFailed) as caught:
+        await collect()
+    assert caught.value.code is TaskFailureCode.BUILDER_FAILED
+    return found, caught.value
 
 
 def table(folder: Path, rows: dict[int, int]) -> FolderBlockStore:
