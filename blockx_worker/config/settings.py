@@ -332,6 +332,13 @@ class Settings(Section, frozen=True, kw_only=True):
             "Interpreter of the executors: one that has blockx-executor and what the functions import. Unset: the worker's own."
         ),
     ] = None
+    executor_share: Annotated[
+        Literal["all", "instance", "task"],
+        word(
+            "Whose calls one executor process may run in its life: everybody's, those of one instance id, or those of one "
+            "task. Keeps tenants apart, at the price of a new process for each."
+        ),
+    ] = "all"
     executor_env_allow: Annotated[
         list[str], word("Environment variables that executors inherit; all others are withheld.")
     ] = msgspec.field(default_factory=lambda: list(DEFAULT_ENV_ALLOW))
@@ -361,8 +368,15 @@ class Settings(Section, frozen=True, kw_only=True):
     function_load_timeout_ms: Annotated[
         int, ms(100, DAY_MS, "How long an executor may take to compile and import a function's code.")
     ] = 60_000
+    functions_allow_list: Annotated[
+        str | None,
+        path(
+            "File with the digests of audited code, one a line; # begins a comment. Other code does not run. `blockx functions "
+            "list --digests` prints such lines; changes count for new tasks. Unset: all code runs."
+        ),
+    ] = None
     functions_poll_ms: Annotated[
-        int, ms(10, DAY_MS, "How often the functions folder is looked at for changes.")
+        int, ms(10, DAY_MS, "How often the functions folder and the allow list are looked at for changes.")
     ] = 1000
     runtime_dir: Annotated[
         str | None,
