@@ -44,7 +44,7 @@ _EMPTY = """
 DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
     LOOP EXECUTE format('DROP SCHEMA %I CASCADE', name); END LOOP;
-    CREATE SCHEMA public;
+    CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;
 END $$
 """
 HBA = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
