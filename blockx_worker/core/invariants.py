@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blockx_worker.core.books import Books
 from blockx_worker.core.entries import Entry
-from blockx_worker.core.states import ENDED_STAGES, SlotState, Stage
+from blockx_worker.core.states import COMMITTING_STAGES, ENDED_STAGES, SlotState, Stage
 
 __all__ = ["check"]
 
@@ -13,6 +13,7 @@ _SLOT_STATE = {
     Stage.PREPARING: SlotState.ALLOCATED,
     Stage.BUILDER: SlotState.RUNNING,
     Stage.CALLS: SlotState.RUNNING,
+    Stage.CALLS_COMMITTING: SlotState.RUNNING,
     Stage.PLUGIN: SlotState.RUNNING,
     Stage.COMMITTING: SlotState.RUNNING,
     Stage.COMMITTING_FINAL: SlotState.RUNNING,
@@ -52,7 +53,7 @@ def _check_entry(books: Books, entry: Entry) -> None:
         assert entry.submitted
         assert entry.watchers == 0, "the grace runs although an owner is attached"
     if entry.put_off is not None:
-        assert entry.stage in (Stage.COMMITTING, Stage.COMMITTING_FINAL), "an end is put off without a commit"
+        assert entry.stage in COMMITTING_STAGES, "an end is put off without a commit"
 
 
 def _check_results(books: Books) -> None:

@@ -28,7 +28,7 @@ from blockx_worker.core.events import (
     WriterCommitEnded,
     WriterCommitStarted,
 )
-from blockx_worker.core.states import DropReason, Move, Stage
+from blockx_worker.core.states import COMMITTING_STAGES, DropReason, Move, Stage
 from blockx_worker.model.tasks import TaskFailure, TaskPhase
 
 __all__ = [
@@ -141,7 +141,7 @@ def commit_ended(books: Books, event: WriterCommitEnded, now_ms: int) -> list[Wo
 def _drop_misplaced(books: Books, event: str, entry: Entry) -> WorkerCommand:
     if not entry.submitted:
         reason = DropReason.NOT_SUBMITTED
-    elif event == "WriterCommitStarted" and entry.stage in (Stage.COMMITTING, Stage.COMMITTING_FINAL):
+    elif event == "WriterCommitStarted" and entry.stage in COMMITTING_STAGES:
         reason = DropReason.COMMIT_UNDER_WAY
     else:
         reason = DropReason.OTHER_PHASE

@@ -1,8 +1,8 @@
 """States and transitions of slots and tasks, as data: the machine looks up every move here, and the docs draw it.
 
 A task id has one *stage*. Clients see a coarser picture of it, a state and a phase: `VISIBLE` is that mapping. The
-stages beyond the visible phases are `LEASED` (a slot is held for the id, nothing was submitted yet), the two
-`COMMITTING` stages, and `RELEASED` (the slot was given back before anything was submitted).
+stages beyond the visible phases are `LEASED` (a slot is held for the id, nothing was submitted yet), the
+`COMMITTING` stages (a writer may commit batches while calls still run), and `RELEASED` (the slot was given back before anything was submitted).
 
 How the ends of a task read in the table: from a stage that may be interrupted they lead to an ended stage; from a
 committing stage they lead back to that stage, which means *put off*.
@@ -15,6 +15,7 @@ from enum import StrEnum
 from blockx_worker.model.tasks import TaskPhase, TaskState
 
 __all__ = [
+    "COMMITTING_STAGES",
     "ENDED_STAGES",
     "INITIAL_SLOT_STATE",
     "INITIAL_STAGE",
@@ -64,6 +65,7 @@ class Stage(StrEnum):
     PREPARING = "PREPARING"
     BUILDER = "BUILDER"
     CALLS = "CALLS"
+    CALLS_COMMITTING = "CALLS_COMMITTING"
     PLUGIN = "PLUGIN"
     COMMITTING = "COMMITTING"
     COMMITTING_FINAL = "COMMITTING_FINAL"
@@ -108,6 +110,7 @@ _INTERRUPTS = {
 }
 _INTERRUPTIBLE = (Stage.PREPARING, Stage.BUILDER, Stage.CALLS, Stage.PLUGIN)
 _COMMITTING = (Stage.COMMITTING, Stage.COMMITTING_FINAL)
+COMMITTING_STAGES = (Stage.CALLS_COMMITTING, *_COMMITTING)
 
 TASK_TRANSITIONS: dict[tuple[Stage, str], Stage] = {
     (Stage.LEASED, Move.SUBMITTED): Stage.PREPARING,
@@ -121,13 +124,17 @@ TASK_TRANSITIONS: dict[tuple[Stage, str], Stage] = {
     (Stage.BUILDER, Move.BUILDER_FAILED): Stage.FAILED,
     (Stage.CALLS, Move.CALLS_SUCCEEDED): Stage.PLUGIN,
     (Stage.CALLS, Move.CALLS_FAILED): Stage.FAILED,
+    (Stage.CALLS, Move.COMMIT_STARTED): Stage.CALLS_COMMITTING,
+    (Stage.CALLS_COMMITTING, Move.COMMIT_ENDED): Stage.CALLS,
+    (Stage.CALLS_COMMITTING, Move.CALLS_FAILED): Stage.FAILED,
+    (Stage.CALLS_COMMITTING, Move.PLUGIN_FAILED): Stage.FAILED,
     (Stage.PLUGIN, Move.COMMIT_STARTED): Stage.COMMITTING,
     (Stage.PLUGIN, Move.FINAL_COMMIT_STARTED): Stage.COMMITTING_FINAL,
     (Stage.COMMITTING, Move.COMMIT_ENDED): Stage.PLUGIN,
     **{(stage, Move.PLUGIN_SUCCEEDED): Stage.SUCCEEDED for stage in (Stage.PLUGIN, *_COMMITTING)},
     **{(stage, Move.PLUGIN_FAILED): Stage.FAILED for stage in (Stage.PLUGIN, *_COMMITTING)},
     **{(stage, move): end for stage in _INTERRUPTIBLE for move, end in _INTERRUPTS.items()},
-    **{(stage, move): stage for stage in _COMMITTING for move in _INTERRUPTS},
+    **{(stage, move): stage for stage in COMMITTING_STAGES for move in _INTERRUPTS},
 }
 
 VISIBLE: dict[Stage, tuple[TaskState, TaskPhase | None]] = {
@@ -135,6 +142,7 @@ VISIBLE: dict[Stage, tuple[TaskState, TaskPhase | None]] = {
     Stage.PREPARING: (TaskState.ALLOCATED, TaskPhase.PREPARING),
     Stage.BUILDER: (TaskState.RUNNING, TaskPhase.BUILDER),
     Stage.CALLS: (TaskState.RUNNING, TaskPhase.CALLS),
+    Stage.CALLS_COMMITTING: (TaskState.RUNNING, TaskPhase.CALLS),
     Stage.PLUGIN: (TaskState.RUNNING, TaskPhase.PLUGIN),
     Stage.COMMITTING: (TaskState.RUNNING, TaskPhase.PLUGIN),
     Stage.COMMITTING_FINAL: (TaskState.RUNNING, TaskPhase.PLUGIN),

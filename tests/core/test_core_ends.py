@@ -301,3 +301,34 @@ def test_cancel_and_results_work_while_draining(talk):
     talk.say(DrainStarted())
     assert talk.ask(CancelTaskRequested(task_id="a")).state is TaskState.CANCELLED
     assert isinstance(talk.ask(SubmitRequested(request=request("b"))), TaskSnapshot)
+
+
+@pytest.mark.parametrize(("event", "state", "code"), ENDS)
+def test_a_batch_that_is_committed_while_calls_run_puts_ends_off_too(talk, event, state, code):
+    talk.run("t", until=TaskPhase.CALLS)
+    talk.commit(final=False)
+    assert interrupt(talk, event) == []
+    commands = talk.say(WriterCommitEnded(task_id="t"))
+    assert (result_of(commands).state, failure_of(commands).code) == (state, code)
+
+
+def test_while_calls_run_a_commit_cannot_be_the_final_one(talk):
+    talk.run("t", until=TaskPhase.CALLS)
+    assert kinds(talk.say(WriterCommitStarted(task_id="t", final=True))) == ["Dropped"]
+
+
+def test_the_calls_phase_does_not_succeed_in_the_middle_of_a_commit(talk):
+    """The shell waits for the writer first; if it did not, the event would change nothing."""
+    talk.run("t", until=TaskPhase.CALLS)
+    talk.commit(final=False)
+    assert kinds(talk.finish_phase(TaskPhase.CALLS)) == ["Dropped"]
+    talk.say(WriterCommitEnded(task_id="t"))
+    assert kinds(talk.finish_phase(TaskPhase.CALLS)) == ["StartWriterPhase", "PublishTask"]
+
+
+@pytest.mark.parametrize("phase", [TaskPhase.CALLS, TaskPhase.PLUGIN])
+def test_a_commit_that_hangs_while_calls_run_fails_the_task(talk, phase):
+    talk.run("t", until=TaskPhase.CALLS)
+    talk.commit(final=False)
+    commands = talk.finish_phase(phase, outcome=failed(TaskFailureCode.PLUGIN_FAILED))
+    assert failure_of(commands).code is TaskFailureCode.PLUGIN_FAILED

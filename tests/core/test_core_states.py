@@ -8,6 +8,7 @@ from enum import StrEnum
 import pytest
 
 from blockx_worker.core.states import (
+    COMMITTING_STAGES,
     ENDED_STAGES,
     INITIAL_SLOT_STATE,
     INITIAL_STAGE,
@@ -48,7 +49,7 @@ def test_nothing_leads_out_of_an_end():
 
 def test_ends_never_interrupt_a_commit():
     for move in (Move.TIMED_OUT, Move.CANCELLED, Move.WATCH_GRACE_EXPIRED, Move.DRAIN_EXPIRED):
-        for stage in (Stage.COMMITTING, Stage.COMMITTING_FINAL):
+        for stage in COMMITTING_STAGES:
             assert TASK_TRANSITIONS[stage, move] is stage
 
 

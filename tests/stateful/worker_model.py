@@ -200,7 +200,12 @@ class WorkerModel:
 
     def phase_finished(self, task_id: str, phase: str, outcome: PhaseOutcome, now: int) -> list[Outline]:
         task = self.live.get(task_id)
-        if not task or task["phase"] != phase or phase not in ("BUILDER", "CALLS", "PLUGIN"):
+        if not task or phase not in ("BUILDER", "CALLS", "PLUGIN"):
+            return [("dropped", "TaskPhaseFinished")]
+        meanwhile = task["phase"] == "CALLS" and task["commit"]  # a batch is being committed while calls run
+        if (task["phase"] != phase and not (meanwhile and phase == "PLUGIN")) or (
+            meanwhile and outcome.failure is None
+        ):
             return [("dropped", "TaskPhaseFinished")]
         task["outputs"] = outcome.output_count or task["outputs"]
         task["bytes"] = outcome.retained_bytes or task["bytes"]
@@ -215,7 +220,7 @@ class WorkerModel:
 
     def commit_started(self, task_id: str, *, final: bool) -> list[Outline]:
         task = self.live.get(task_id)
-        if not task or task["phase"] != "PLUGIN" or task["commit"]:
+        if not task or task["commit"] or task["phase"] not in (["PLUGIN"] if final else ["CALLS", "PLUGIN"]):
             return [("dropped", "WriterCommitStarted")]
         task["commit"] = "final" if final else "one of several"
         return [("CommitGranted", task_id)]
