@@ -39,6 +39,7 @@ from blockx_worker.executors.places import RuntimeDirectory
 from blockx_worker.functions.directory import DirectoryFunctionProvider
 from blockx_worker.functions.static import StaticFunctionProvider
 from blockx_worker.io.folder import FolderBlockStore
+from blockx_worker.io.postgres import PostgresLimits
 from blockx_worker.plugins.block_write import BlockWritePlugin
 from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.plugins.return_value import ReturnValuePlugin
@@ -211,6 +212,13 @@ def _plugins(settings: Settings) -> list[WriterPlugin]:
         targets,
         busy_timeout_ms=settings.writers.sqlite_busy_timeout_ms,
         batch_rows=settings.writers.batch_rows,
+        max_buffered_bytes=settings.writers.max_buffered_bytes,
+        postgres=PostgresLimits(
+            connect_timeout_ms=settings.writers.postgres_connect_timeout_ms,
+            statement_timeout_ms=settings.writers.postgres_statement_timeout_ms,
+            lock_timeout_ms=settings.writers.postgres_lock_timeout_ms,
+            pool_size=settings.writers.postgres_pool_size,
+        ),
     )
     return [ReturnValuePlugin(), writer]
 

@@ -237,9 +237,31 @@ class WriterSettings(Section, frozen=True, kw_only=True):
     sqlite_busy_timeout_ms: Annotated[
         int, ms(0, 600_000, "How long to wait for an SQLite file that another process has locked.")
     ] = 10_000
-    batch_rows: Annotated[int, count(1, 1_000_000, "Rows handed to the database in one statement batch.")] = (
-        10_000
-    )
+    batch_rows: Annotated[
+        int,
+        count(1, 1_000_000, "Rows of one transaction; a single block or output may have more."),
+    ] = 10_000
+    max_buffered_bytes: Annotated[
+        int,
+        size(
+            MIB,
+            1 << 40,
+            "Outputs of one task that wait in memory for their block to be complete; above it the task fails.",
+        ),
+    ] = 256 * MIB
+    postgres_connect_timeout_ms: Annotated[
+        int,
+        ms(2000, 600_000, "How long connecting to PostgreSQL may take, in whole seconds."),
+    ] = 10_000
+    postgres_statement_timeout_ms: Annotated[
+        int, ms(0, DAY_MS, "How long one statement may take in PostgreSQL; 0 = no limit.")
+    ] = 300_000
+    postgres_lock_timeout_ms: Annotated[
+        int, ms(0, DAY_MS, "How long a statement may wait for a lock in PostgreSQL; 0 = no limit.")
+    ] = 30_000
+    postgres_pool_size: Annotated[
+        int, count(1, 1000, "Connections to one PostgreSQL database that write at once; tasks share them.")
+    ] = 4
 
 
 class LogSettings(Section, frozen=True, kw_only=True):
