@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
-from typing import NoReturn
 
 import attrs
 import trio
@@ -165,37 +163,31 @@ class Phases:
     ) -> PhaseOutcome:
         built, request = runtime.built, runtime.request
         assert built is not None
-        outcome = PhaseOutcome()
+        writing: trio.Event | None = None
         async with trio.open_nursery() as nursery:
             if built.stream is not None:
                 runtime.production = Production(built.stream, runtime.writes)
                 nursery.start_soon(_produce, runtime.production, request.task_id, post)
             if runtime.writes is not None:
                 runtime.batch_writer = self._open_writer(runtime, gate)
-                nursery.start_soon(self._write_batches, runtime)
+                writing = await nursery.start(
+                    self._write_batches, runtime, runtime.writes, runtime.batch_writer
+                )
             post(self._calls_started(runtime, built))
             await runtime.calls_over.wait()
-            outcome = await self._settled(runtime)
+            if runtime.writes is not None and writing is not None:
+                runtime.writes.close(drain=runtime.write_failure is None and _calls_succeeded(runtime))
+                await writing.wait()
             nursery.cancel_scope.cancel()
-        return outcome
+        return await self._settled(runtime)
 
     async def _settled(self, runtime: TaskRuntime) -> PhaseOutcome:
         """The outcome of the calls, or of the writer beside them."""
-        writes, writer = runtime.writes, runtime.batch_writer
-        if writes is None or writer is None:
-            assert runtime.calls_result is not None
-            return _calls_outcome(runtime, runtime.calls_result)
-        if (
-            runtime.write_failure is None
-            and runtime.calls_result is not None
-            and runtime.calls_result.failure is None
-        ):
-            await writes.wait_idle()
         outcome = _calls_outcome(runtime, runtime.calls_result) if runtime.calls_result else PhaseOutcome()
         failure = runtime.write_failure or outcome.failure
-        if failure is None:
+        if failure is None or runtime.batch_writer is None:
             return outcome
-        written = await writer.abort()
+        written = await runtime.batch_writer.abort()
         message = f"{failure.message}; {written}" if written else failure.message
         return attrs.evolve(outcome, failure=attrs.evolve(failure, message=message))
 
@@ -205,26 +197,33 @@ class Phases:
         assert handler is not None
         return plugin.open(self._writer_context(runtime, gate), handler.config)
 
-    async def _write_batches(self, runtime: TaskRuntime) -> None:
-        """Write until cancelled; a failure ends the calls phase. The writer is never left with a transaction open."""
-        assert runtime.writes is not None
-        assert runtime.batch_writer is not None
-        try:
-            outcome = await _guard(
-                partial(self._drain_writes, runtime), TaskFailureCode.PLUGIN_FAILED, runtime
-            )
-            runtime.write_failure = outcome.failure
-            runtime.calls_over.set()
-        except trio.Cancelled:
-            if runtime.scope.cancel_called:  # the task was ended from outside
-                with trio.CancelScope(shield=True):
-                    await runtime.batch_writer.abort()
-            raise
+    async def _write_batches(
+        self,
+        runtime: TaskRuntime,
+        writes: WriteQueue,
+        writer: BatchWriter,
+        *,
+        task_status: trio.TaskStatus[trio.Event],
+    ) -> None:
+        """Write until the queue is closed; a failure ends the calls phase. No transaction is ever left open."""
 
-    async def _drain_writes(self, runtime: TaskRuntime) -> NoReturn:
-        assert runtime.writes is not None
-        assert runtime.batch_writer is not None
-        await runtime.writes.run(runtime.batch_writer, self._admission.stages["plugin"])
+        async def write() -> PhaseOutcome:
+            await writes.run(writer, self._admission.stages["plugin"])
+            return PhaseOutcome()
+
+        over = trio.Event()
+        task_status.started(over)
+        try:
+            outcome = await _guard(write, TaskFailureCode.PLUGIN_FAILED, runtime)
+            runtime.write_failure = outcome.failure
+            if outcome.failure is not None:
+                runtime.calls_over.set()
+        except trio.Cancelled:  # the task was ended from outside
+            with trio.CancelScope(shield=True):
+                await writer.abort()
+            raise
+        finally:
+            over.set()
 
     def _calls_started(self, runtime: TaskRuntime, built: BuildResult) -> TaskCallsStarted:
         request = runtime.request
@@ -287,6 +286,10 @@ def _writes_meanwhile(runtime: TaskRuntime, built: BuildResult, plugin: WriterPl
         and isinstance(plugin, StreamingWriterPlugin)
         and runtime.request.call_failure_policy is CallFailurePolicy.FAST_FAIL
     )
+
+
+def _calls_succeeded(runtime: TaskRuntime) -> bool:
+    return runtime.calls_result is not None and runtime.calls_result.failure is None
 
 
 async def _produce(production: Production, task_id: str, post: Callable[[DispatchEvent], None]) -> None:

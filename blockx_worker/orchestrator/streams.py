@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import NoReturn
 
 import attrs
 import trio
@@ -58,8 +57,7 @@ class WriteQueue:
     _batches: deque[BatchSettled] = attrs.field(factory=deque)
     _news: trio.Event = attrs.field(factory=trio.Event)
     _room: trio.Event = attrs.field(factory=trio.Event)
-    _idle: trio.Event = attrs.field(factory=trio.Event)
-    _busy: bool = False
+    _closed: bool = False
 
     def put(self, batch: BatchSettled) -> None:
         """A batch has settled."""
@@ -72,22 +70,22 @@ class WriteQueue:
             self._room = trio.Event()
             await self._room.wait()
 
-    async def wait_idle(self) -> None:
-        """Wait until all that was put is written."""
-        while self._batches or self._busy:
-            self._idle = trio.Event()
-            await self._idle.wait()
+    def close(self, *, drain: bool) -> None:
+        """No batch follows; with ``drain`` those that wait are written first, without they are dropped."""
+        self._closed = True
+        if not drain:
+            self._batches.clear()
+        self._news.set()
 
-    async def run(self, writer: BatchWriter, stage: trio.CapacityLimiter) -> NoReturn:
-        """Write batch after batch until cancelled, each with a place in the plugin stage; raises what the writer raises."""
+    async def run(self, writer: BatchWriter, stage: trio.CapacityLimiter) -> None:
+        """Write batch after batch, each with a place in the plugin stage, until closed; raises what the writer raises."""
         while True:
-            if not self._batches:
+            while not self._batches:
+                if self._closed:
+                    return
                 self._news = trio.Event()
                 await self._news.wait()
             batch = self._batches.popleft()
-            self._busy = True
             self._room.set()
             async with stage:
                 await writer.write(batch.first_index, batch.outputs, batch.blocks_done)
-            self._busy = False
-            self._idle.set()

@@ -7,6 +7,7 @@ from typing import Any
 from blockx_worker.core.commands import (
     AnswerSnapshot,
     ArmTaskDeadline,
+    CommitGranted,
     ConvergeTask,
     PrepareTaskActivation,
     Refuse,
@@ -113,8 +114,8 @@ class Talk:
 
     def commit(self, task_id: str = "t", *, final: bool = True) -> None:
         """The writer begins a commit and is let."""
-        assert self.core.phase_of(task_id) is TaskPhase.PLUGIN
-        self.say(WriterCommitStarted(task_id=task_id, final=final))
+        granted = self.say(WriterCommitStarted(task_id=task_id, final=final))
+        assert granted == [CommitGranted(task_id=task_id)]
 
     def complete(self, task_id: str = "t", **outcome: Any) -> list[WorkerCommand]:
         """Submit a task and let it succeed; the commands of its last phase."""
