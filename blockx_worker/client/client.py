@@ -17,20 +17,20 @@ import sniffio
 
 from blockx_worker.client import run
 from blockx_worker.client.blocking import BlockingWorkerClient
-from blockx_worker.client.core import ClientOptions, Core, CoreWatch
+from blockx_worker.client.core import ClientOptions, Core, EventStream, TaskCore
 from blockx_worker.client.outputs import LineJoiner, Outputs, decode_line
 from blockx_worker.client.task import Task
 from blockx_worker.model.tasks import TaskResult, TaskSnapshot
 from blockx_worker.model.watch import ResultPage, WatchEvent, WorkerStatus
 from blockx_worker.ports import SubmitReply
 
-__all__ = ["Connection", "Watch", "WorkerClient"]
+__all__ = ["Connection", "Flavour", "Watch", "WorkerClient", "enter_flavour"]
 
 _Run: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @attrs.frozen
-class _Flavour:
+class Flavour:
     """How a coroutine of the core is run; ``clean_up`` also when the caller is being cancelled."""
 
     run: _Run
@@ -48,7 +48,7 @@ class Connection:
 
     async def __aenter__(self) -> WorkerClient:
         async with AsyncExitStack() as stack:
-            flavour = await _enter_flavour(stack)
+            flavour = await enter_flavour(stack)
             core: Core = await flavour.run(self._open)
             stack.push_async_callback(flavour.clean_up, core.__aexit__, None, None, None)
             self._stack = stack.pop_all()
@@ -76,7 +76,7 @@ class Connection:
 class WorkerClient:
     """A worker as seen from Trio or asyncio. Refusals raise `WorkerError`, a lost worker `WorkerUnreachable`."""
 
-    def __init__(self, core: Core, flavour: _Flavour) -> None:
+    def __init__(self, core: TaskCore, flavour: Flavour) -> None:
         self._core = core
         self._flavour = flavour
         self._run = flavour.run
@@ -154,7 +154,7 @@ class WorkerClient:
 class Watch:
     """Events of watched tasks, as an async iterator that ends when all of them have ended."""
 
-    def __init__(self, core: CoreWatch, flavour: _Flavour) -> None:
+    def __init__(self, core: EventStream, flavour: Flavour) -> None:
         self._core = core
         self._flavour = flavour
 
@@ -180,13 +180,14 @@ class Watch:
         await self._flavour.clean_up(self._core.close)
 
 
-async def _enter_flavour(stack: AsyncExitStack) -> _Flavour:
+async def enter_flavour(stack: AsyncExitStack) -> Flavour:
+    """The flavour for the library that runs; what it needs is entered into ``stack``."""
     if sniffio.current_async_library() != "trio":
-        return _Flavour(_directly, _directly)
+        return Flavour(_directly, _directly)
     from blockx_worker import bridge  # noqa: PLC0415  # see above: not for asyncio programs
 
     await stack.enter_async_context(bridge.open_loop())
-    return _Flavour(bridge.run_asyncio, bridge.clean_up_asyncio)
+    return Flavour(bridge.run_asyncio, bridge.clean_up_asyncio)
 
 
 async def _directly(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:

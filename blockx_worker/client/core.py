@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Sequence
 from enum import Enum, auto
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import attrs
 import betterproto
@@ -35,7 +35,7 @@ from blockx_worker.rpc.pb.blockx.worker import v1 as pb
 from blockx_worker.rpc.receive import Codec
 from blockx_worker.rpc.transport import AbortingTransport, keepalive_configuration
 
-__all__ = ["ClientOptions", "Core", "CoreWatch"]
+__all__ = ["ClientOptions", "Core", "CoreWatch", "EventStream", "TaskCore"]
 
 R = TypeVar("R", bound=betterproto.Message)
 
@@ -61,6 +61,52 @@ class ClientOptions:
     tls: ssl.SSLContext | None = None
 
 
+class EventStream(Protocol):
+    """Events of watched tasks, step by step; `CoreWatch` says more."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def next(self) -> WatchEvent | None:
+        """The next event; None after the last."""
+
+    async def close(self) -> None:
+        """Leave."""
+
+
+class TaskCore(Protocol):
+    """What the flavours of the client run: one worker (`Core`), or whichever a directory chooses for a task."""
+
+    @property
+    def address(self) -> str:
+        """The worker's address."""
+
+    @property
+    def options(self) -> ClientOptions:
+        """How the client behaves."""
+
+    async def request_slot(self, task_id: str, ttl_ms: int = 0) -> TaskSnapshot:
+        """Lease a slot; 0 = the worker's default time."""
+
+    async def submit(self, task: Task, wait_ms: int = 0) -> SubmitReply:
+        """Submit, and wait up to ``wait_ms`` for the end."""
+
+    async def result(self, task_id: str, output_offset: int = 0) -> ResultPage:
+        """State, result and one page of outputs."""
+
+    async def cancel(self, task_id: str, reason: str = "") -> TaskSnapshot:
+        """Cancel a task, or give a leased slot back."""
+
+    async def status(self) -> WorkerStatus:
+        """The worker as it stands."""
+
+    def watch(self, task_ids: Sequence[str], *, observe: bool = False) -> EventStream:
+        """Watch tasks; nothing happens before the first `EventStream.next`."""
+
+
 class Core:
     """One connection to one worker; made again by itself when it broke."""
 
@@ -72,14 +118,18 @@ class Core:
         self._channel = _Channel(host, port, codec=Codec(), config=keepalive, ssl=options.tls)
 
     async def __aenter__(self) -> Self:
-        with translated(self.address):
-            await asyncio.wait_for(self._channel.__connect__(), self.options.connect_timeout_s)
+        await self.connect()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._channel.close()
+
+    async def connect(self) -> None:
+        """Connect if there is no connection. Requests do so by themselves; what fails here was certainly not sent."""
+        with translated(self.address):
+            await asyncio.wait_for(self._channel.__connect__(), self.options.connect_timeout_s)
 
     async def request_slot(self, task_id: str, ttl_ms: int = 0) -> TaskSnapshot:
         """Lease a slot; 0 = the worker's default time."""

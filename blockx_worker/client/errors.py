@@ -11,7 +11,7 @@ from h2.exceptions import ProtocolError
 
 from blockx_worker.rpc.errors import to_worker_error
 
-__all__ = ["RequestFailed", "WorkerUnreachable", "translated"]
+__all__ = ["NoWorker", "RequestFailed", "WorkerUnreachable", "translated"]
 
 
 class WorkerUnreachable(Exception):
@@ -21,6 +21,14 @@ class WorkerUnreachable(Exception):
         super().__init__(f"no worker reachable at {address}: {detail}")
         self.address = address
         self.detail = detail
+
+
+class NoWorker(WorkerUnreachable):
+    """A directory has no worker that can be reached and takes the task. ``address`` names the registry."""
+
+    def __init__(self, registry: str, detail: str) -> None:
+        super().__init__(registry, detail)
+        self.args = (f"no worker to be had through {registry}: {detail}",)
 
 
 class RequestFailed(Exception):

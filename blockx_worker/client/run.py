@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import attrs
 
-from blockx_worker.client.core import Core
+from blockx_worker.client.core import TaskCore
 from blockx_worker.client.errors import WorkerUnreachable
 from blockx_worker.client.outputs import LineJoiner, Outputs
 from blockx_worker.client.task import Task
@@ -30,7 +30,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 
 
-async def run(core: Core, task: Task, on_event: OnEvent | None = None) -> Outcome:
+async def run(core: TaskCore, task: Task, on_event: OnEvent | None = None) -> Outcome:
     """The result and outputs of ``task``; WorkerUnreachable when the worker was away for ``reconnect_s``."""
     clock = asyncio.get_running_loop().time
     lost_since, pause_s = clock(), _FIRST_PAUSE_S
@@ -51,7 +51,7 @@ async def run(core: Core, task: Task, on_event: OnEvent | None = None) -> Outcom
 class _Attempt:
     """One submit and watch; ``accepted`` once the worker has answered."""
 
-    _core: Core
+    _core: TaskCore
     _task: Task
     _on_event: OnEvent
     accepted: bool = False

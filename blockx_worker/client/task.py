@@ -22,6 +22,7 @@ __all__ = [
     "BlockWriteHandler",
     "CallConfig",
     "CallListCallConfig",
+    "EncodedConfig",
     "Function",
     "ResultHandler",
     "ReturnValueResultHandler",
@@ -58,6 +59,18 @@ class Function:
 
 def _function_id(function: str | Function) -> str:
     return function.function_id if isinstance(function, Function) else function
+
+
+@attrs.frozen
+class EncodedConfig:
+    """A configuration or handler as it travels: its type, and the text of a JSON object."""
+
+    type: str
+    config: bytes
+
+    def to_typed_config(self) -> pb.TypedConfig:
+        """Type and JSON text."""
+        return pb.TypedConfig(type=self.type, config=self.config)
 
 
 @attrs.frozen
