@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 
-import attrs
 import click
 import msgspec
 
 from blockx_worker.cli.errors import CommandFailed
 from blockx_worker.cli.options import json_option
-from blockx_worker.functions import FunctionDescription, LoadedView, load_directory
+from blockx_worker.cli.words import counted
+from blockx_worker.functions import (
+    AllowListFile,
+    FunctionDescription,
+    FunctionProblem,
+    LoadedView,
+    load_directory,
+)
 
 __all__ = ["functions"]
+
+SHOWN_DIGEST_CHARS = 12
+MAX_COLUMN = 60  # a longer signature pushes its own line out of the columns, not all lines
 
 
 @click.group()
@@ -22,18 +33,24 @@ def functions() -> None:
 
 @functions.command("list")
 @click.argument("folder", metavar="DIR")
+@click.option(
+    "--digests", is_flag=True, help="Print a line for each unit of code, ready for functions_allow_list."
+)
 @json_option
-def list_functions(folder: str, *, as_json: bool) -> None:
-    """List the functions of DIR with their parameters.
+def list_functions(folder: str, *, digests: bool, as_json: bool) -> None:
+    """List the functions of DIR: id with parameters, digest, selector, first line of the docstring.
 
-    A function is every public module-level `def`; its id is the dotted path to it.
+    A function is every public module-level `def`; its id is the dotted path to it. A module is a unit of code with a digest,
+    and so is a package (a folder with an __init__.py) as a whole.
     """
     view = _load(folder)
+    if digests and as_json:
+        raise CommandFailed("--digests and --json exclude each other; the JSON has the digests, too")
     if as_json:
         click.echo(msgspec.json.encode([_as_json(function) for function in view.describe()]))
     else:
-        for function in view.describe():
-            click.echo(_line(function))
+        for line in _digests(view) if digests else _table(view):
+            click.echo(line)
     for problem in view.problems():
         click.echo(f"problem: {problem}", err=True)
     if not view.function_ids and not as_json:
@@ -44,33 +61,99 @@ def list_functions(folder: str, *, as_json: bool) -> None:
 
 @functions.command()
 @click.argument("folder", metavar="DIR")
+@click.option("--allow-list", metavar="FILE", help="Also say which code is not on this list of audited code.")
 @json_option
-def check(folder: str, *, as_json: bool) -> None:
-    """Say whether every module of DIR can be used; exit code 1 if not."""
-    view = _load(folder)
-    problems = view.problems()
+def check(folder: str, *, allow_list: str | None, as_json: bool) -> None:
+    """Say whether all code of DIR can be used; exit code 1 if not.
+
+    Warnings are about code that can be used, but hardly as it was meant; they leave the exit code alone.
+    """
+    view, of_list = _load_audited(folder, allow_list)
+    problems, warnings = [*view.problems(), *of_list], view.warnings()
     if as_json:
-        found = [attrs.asdict(problem) for problem in problems]
-        click.echo(msgspec.json.encode({"functions": len(view.function_ids), "problems": found}))
+        click.echo(
+            msgspec.json.encode(
+                {
+                    "functions": len(view.function_ids),
+                    "problems": [_problem_json(problem) for problem in problems],
+                    "warnings": [_problem_json(warning) for warning in warnings],
+                }
+            )
+        )
     else:
-        for problem in problems:
-            click.echo(str(problem))
-        click.echo(f"{len(view.function_ids)} functions, {len(problems)} problems", err=True)
+        for line in (*map(str, problems), *(f"warning: {warning}" for warning in warnings)):
+            click.echo(line)
+        parts = [
+            counted(len(view.function_ids), "function"),
+            counted(len(problems), "problem"),
+            *([counted(len(warnings), "warning")] if warnings else []),
+        ]
+        click.echo(", ".join(parts), err=True)
     sys.exit(1 if problems else 0)
 
 
-def _load(folder: str) -> LoadedView:
+def _load(folder: str, audited: frozenset[str] | None = None) -> LoadedView:
     try:
-        return load_directory(folder)
+        return load_directory(folder, audited)
     except OSError as error:
         raise CommandFailed(str(error) if error.filename is None else f"{folder}: {error.strerror}") from None
 
 
-def _line(function: FunctionDescription) -> str:
+def _load_audited(folder: str, allow_list: str | None) -> tuple[LoadedView, list[FunctionProblem]]:
+    """The view behind the audit gate, and a problem for each bad line of the list and each unit that is not on it."""
+    if allow_list is None:
+        return _load(folder), []
+    try:
+        allowed = AllowListFile(allow_list).look()
+    except OSError as error:
+        raise CommandFailed(str(error)) from None
+    view = _load(folder, allowed.digests)
+    missing = [
+        FunctionProblem(
+            path=_unit(view, digest), reason=f"its code (digest {digest}) is not on the list of audited code"
+        )
+        for digest, _ in _units(view.unaudited())
+    ]
+    return view, [*allowed.problems, *missing]
+
+
+def _units(found: Sequence[FunctionDescription]) -> Iterator[tuple[str, list[FunctionDescription]]]:
+    """The functions by digest, in order of id."""
+    by_digest: dict[str, list[FunctionDescription]] = {}
+    for function in found:
+        by_digest.setdefault(function.digest, []).append(function)
+    yield from by_digest.items()
+
+
+def _unit(view: LoadedView, digest: str) -> str:
+    """Path of the module, or of the folder of the package."""
+    main = PurePosixPath(view.code(digest).main)
+    return str(main.parent if main.name == "__init__.py" else main)
+
+
+def _digests(view: LoadedView) -> Iterator[str]:
+    for digest, found in _units(view.describe()):
+        yield f"{digest}  # {_unit(view, digest)}: {', '.join(function.function_id for function in found)}"
+
+
+def _table(view: LoadedView) -> Iterator[str]:
+    rows = [
+        (
+            _signature(function),
+            function.digest[:SHOWN_DIGEST_CHARS],
+            function.entry_selector,
+            ("[no cache] " if function.no_cache else "") + function.doc,
+        )
+        for function in view.describe()
+    ]
+    widths = [min(MAX_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _signature(function: FunctionDescription) -> str:
     module, _, _name = function.function_id.rpartition(".")
-    notes = "  [no cache]" if function.no_cache else ""
-    doc = f"  {function.doc}" if function.doc else ""
-    return f"{module}.{function.signature}{notes}{doc}"
+    return f"{module}.{function.signature}"
 
 
 def _as_json(function: FunctionDescription) -> dict[str, object]:
@@ -82,4 +165,9 @@ def _as_json(function: FunctionDescription) -> dict[str, object]:
         "path": function.path,
         "line": function.line,
         "digest": function.digest,
+        "entrySelector": function.entry_selector,
     }
+
+
+def _problem_json(problem: FunctionProblem) -> dict[str, object]:
+    return {"path": problem.path, "line": problem.line, "reason": problem.reason}

@@ -1,4 +1,4 @@
-"""Commands that need no worker: `config`, `functions`, help, and the mistakes of `run`."""
+"""Commands that need no worker: `config`, help, and the mistakes of `run`."""
 
 from __future__ import annotations
 
@@ -83,30 +83,3 @@ def test_the_module_is_the_run_command():
     )
     assert done.returncode == 2
     assert "profile = 'blok' (flag --profile): expected one of: block, bundle" in done.stderr
-
-
-def test_functions_list_names_ids_and_parameters(tmp_path):
-    (tmp_path / "transfers.py").write_text('def transfer(log):\n    """One row."""\n    return log\n')
-    result = run("functions", "list", str(tmp_path))
-    assert result.exit_code == 0
-    assert result.stdout == "transfers.transfer(log)  One row.\n"
-    [function] = json.loads(run("functions", "list", str(tmp_path), "--json").stdout)
-    assert (function["functionId"], function["noCache"]) == ("transfers.transfer", False)
-
-
-def test_functions_check_fails_for_a_module_that_cannot_be_used(tmp_path):
-    (tmp_path / "good.py").write_text("def f():\n    return 1\n")
-    assert run("functions", "check", str(tmp_path)).exit_code == 0
-    (tmp_path / "bad.py").write_text("def f(:\n")
-    result = run("functions", "check", str(tmp_path))
-    assert result.exit_code == 1
-    assert "bad.py, line 1" in result.stdout
-    report = json.loads(run("functions", "check", str(tmp_path), "--json").stdout)
-    assert report["functions"] == 1
-    assert report["problems"][0]["path"] == "bad.py"
-
-
-def test_a_missing_folder_is_exit_code_2():
-    result = run("functions", "list", "/nowhere/at/all")
-    assert result.exit_code == 2
-    assert "/nowhere/at/all" in result.stderr
