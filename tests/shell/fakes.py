@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -23,19 +24,67 @@ from blockx_executor.wire.messages import (
     CallCompletedPayload,
     CallFailed,
     CallFailedPayload,
+    CallWaiting,
+    CallWaitingPayload,
     CancelCall,
     ExecuteCall,
     Heartbeat,
     HeartbeatPayload,
+    ResumeCall,
     ToExecutor,
 )
 from blockx_executor.wire.version import VERSION
-from blockx_worker.ports import SpawnRequest
+from blockx_worker.ports import IoAnswer, IoRequest, SpawnRequest
 
 _decode = msgspec.json.Decoder(ToExecutor).decode
 _encode = msgspec.json.Encoder().encode
 
 Behaviour = Callable[..., Any]
+
+_running: ContextVar[tuple[FakeExecutor, ExecuteCall]] = ContextVar("_running")
+
+
+async def wait_for(kind: str, **fields: Any) -> Any:
+    """From a behaviour: wait for a back end or a subcall, as the SDK does; returns its value or raises `WaitFailed`."""
+    executor, call = _running.get()
+    return await executor.wait(call, kind, **fields)
+
+
+class WaitFailed(Exception):
+    """The answer to a wait was an error; its kind is the first argument."""
+
+
+class FakeIo:
+    """Back ends that are functions of a test: ``await handler(op, request)`` gives an `IoAnswer`."""
+
+    def __init__(
+        self, backends: dict[str, Callable[[str, bytes], Awaitable[IoAnswer]]] | None = None
+    ) -> None:
+        self._backends = backends or {}
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+
+    def open_task(self, task_id: str) -> FakeTaskIo:
+        self.opened.append(task_id)
+        return FakeTaskIo(self, task_id)
+
+    async def run(self, *, task_status=trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+
+@attrs.define
+class FakeTaskIo:
+    io: FakeIo
+    task_id: str
+    requests: int = 0
+
+    async def request(self, request: IoRequest) -> IoAnswer:
+        self.requests += 1
+        return await self.io._backends[request.backend](request.op, request.request)
+
+    async def aclose(self) -> None:
+        self.io.closed.append(self.task_id)
 
 
 class FakeClock:
@@ -128,6 +177,8 @@ class FakeExecutor:
     behaviours: dict[str, Behaviour]
     calls: dict[str, ExecuteCall] = attrs.field(factory=dict)
     cancelled: list[str] = attrs.field(factory=list)
+    waits: dict[int, tuple[trio.Event, list[ResumeCall]]] = attrs.field(factory=dict)
+    requests: int = 0
     beats: int = 0
     sending: trio.Lock = attrs.field(factory=trio.Lock)
 
@@ -181,9 +232,14 @@ class FakeExecutor:
                     nursery.start_soon(self._execute, frame)
                 elif isinstance(frame, CancelCall):
                     await self._cancel(frame)
+                elif isinstance(frame, ResumeCall) and frame.request_id in self.waits:
+                    resumed, answers = self.waits.pop(frame.request_id)
+                    answers.append(frame)
+                    resumed.set()
 
     async def _execute(self, call: ExecuteCall) -> None:
         function = self.behaviours[call.payload.function_id]
+        _running.set((self, call))
         try:
             value = function(*json.loads(bytes(call.payload.args)))
             if isinstance(value, Awaitable):
@@ -192,6 +248,28 @@ class FakeExecutor:
             await self.answer(call, error=error)
         else:
             await self.answer(call, value=value)
+
+    async def wait(self, call: ExecuteCall, kind: str, **fields: Any) -> Any:
+        """Send `CallWaiting`, wait for `ResumeCall`, and return its value."""
+        self.requests += 1
+        request_id = self.requests
+        answers: list[ResumeCall] = []
+        self.waits[request_id] = (trio.Event(), answers)
+        resumed = self.waits[request_id][0]
+        raw = {name: msgspec.Raw(_encode(fields.pop(name))) for name in ("args", "request") if name in fields}
+        payload = CallWaitingPayload(
+            task_id=call.payload.task_id,
+            attempt_seq=call.payload.attempt_seq,
+            wait_kind=kind,
+            **raw,
+            **fields,
+        )
+        await self.send(CallWaiting(call.call_id, request_id, payload))
+        await resumed.wait()
+        answer = answers[0].payload
+        if answer.error is not None:
+            raise WaitFailed(answer.error.kind, answer.error.message)
+        return json.loads(bytes(answer.result))
 
     async def _cancel(self, frame: CancelCall) -> None:
         self.cancelled.append(frame.call_id)

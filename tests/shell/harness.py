@@ -19,10 +19,21 @@ from blockx_worker.model.tasks import TaskRequest, TaskState, TypedConfig
 from blockx_worker.model.watch import TaskOutputs, TaskResulted
 from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.services import ServiceStack
-from tests.shell.fakes import FakeClock, FakeExecutors, FakeThreads
+from tests.shell.fakes import FakeClock, FakeExecutors, FakeIo, FakeThreads, wait_for
 
 SOURCE = "\n".join(
-    f"def {name}(*args): ..." for name in ("double", "fail", "hang", "odd_fails", "echo", "nap")
+    f"def {name}(*args): ..."
+    for name in (
+        "double",
+        "fail",
+        "hang",
+        "odd_fails",
+        "echo",
+        "nap",
+        "ask",
+        "sum_to",
+        "calls_nothing",
+    )
 )
 
 
@@ -77,6 +88,22 @@ async def _nap(seconds, value):
     return value
 
 
+async def _ask(question):
+    return await wait_for("io", backend="oracle", op="ask", request={"question": question})
+
+
+async def _sum_to(number):
+    """Calls itself down to 0."""
+    if number == 0:
+        return 0
+    below = await wait_for("subcall", function_id="functions.sum_to", args=[number - 1])
+    return number + below
+
+
+async def _calls_nothing():
+    return await wait_for("subcall", function_id="functions.nothing", args=[])
+
+
 BEHAVIOURS: dict[str, Callable[..., Any]] = {
     "functions.double": lambda number: number * 2,
     "functions.fail": _fail,
@@ -84,6 +111,9 @@ BEHAVIOURS: dict[str, Callable[..., Any]] = {
     "functions.odd_fails": _odd_fails,
     "functions.echo": lambda value: value,
     "functions.nap": _nap,
+    "functions.ask": _ask,
+    "functions.sum_to": _sum_to,
+    "functions.calls_nothing": _calls_nothing,
 }
 
 
@@ -93,7 +123,7 @@ def settings(**changes) -> Settings:
 
 
 @asynccontextmanager
-async def running_worker(builders, plugins, **changes):
+async def running_worker(builders, plugins, *, io=None, **changes):
     """Run a worker on fakes; ``builders`` and ``plugins`` are lists of parts."""
     async with trio.open_nursery() as nursery:
         executors = FakeExecutors(nursery, BEHAVIOURS)
@@ -105,6 +135,7 @@ async def running_worker(builders, plugins, **changes):
                 spawner=executors,
                 places=executors,
                 functions=StaticFunctionProvider({"functions.py": SOURCE}),
+                io=io or FakeIo(),
                 builders=BuilderRegistry(builders),
                 plugins=PluginRegistry(plugins),
                 jitter=lambda: 0.0,
