@@ -66,7 +66,7 @@ class WatchedConnection(psycopg.Connection[Any]):
     """Whether nobody wants the answer any more; set on each connection by who uses it."""
 
     spoiled = False
-    """Whether a cancel request was sent, which may still hit a later statement."""
+    """Whether a statement was cancelled: the request may still hit a later one."""
 
     def end(self) -> None:
         """Undo the transaction if there is one, and be ready for the next user unless that cannot be."""
@@ -88,6 +88,7 @@ class WatchedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield state
                 if ready == READY_NONE and self.stopped():
+                    self.spoiled = True
                     now = time.monotonic()
                     since = since or now
                     if now - since > GIVE_UP_S:
@@ -101,7 +102,6 @@ class WatchedConnection(psycopg.Connection[Any]):
             return result
 
     def _cancel(self) -> None:
-        self.spoiled = True
         with suppress(psycopg.Error):  # asked again, then given up
             self.cancel_safe(timeout=CANCEL_TIMEOUT_S)
 

@@ -13,7 +13,7 @@ final commit.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
 from heapq import heappop, heappush
@@ -78,7 +78,7 @@ class ReplaceJob(WriteJob):
         self._columns = ColumnKinds(database.check_columns)
         self._plan: dict[int, _BlockRows] = {}
         self._waiting: list[int] = []  # a heap of the blocks in the plan
-        self._held: deque[_Held] = deque()
+        self._held: list[_Held] = []  # in the order of their outputs
         self._next = blocks[0]
         self._complete = blocks[0] - 1
 
@@ -173,7 +173,7 @@ class ReplaceJob(WriteJob):
     def _forget(self, blocks: list[int]) -> None:
         for block in blocks:
             del self._plan[block]
-        self._held = deque(held for held in self._held if held.last_block >= self._next)
+        self._held = [held for held in self._held if held.last_block >= self._next]
 
     def _rows_of(self, blocks: list[int]) -> Iterator[Row]:
         for block in blocks:
@@ -185,9 +185,13 @@ class ReplaceJob(WriteJob):
 
     def _outputs(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
         """The outputs of a run, which may lie in several batches."""
-        for held in self._held:
-            batch = held.batch
-            if batch.first <= start < batch.end and count:
-                here = min(count, batch.end - start)
-                yield from islice(batch.cursor.lines(start), here)
-                start, count = start + here, count - here
+        position = bisect_right(self._held, start, key=_first_output) - 1
+        while count:
+            batch = self._held[position].batch
+            here = min(count, batch.end - start)
+            yield from islice(batch.cursor.lines(start), here)
+            start, count, position = start + here, count - here, position + 1
+
+
+def _first_output(held: _Held) -> int:
+    return held.batch.first
