@@ -50,6 +50,15 @@ def test_an_unknown_function_is_answered_with_near_misses(asked, hint) -> None:
     assert len(caught.value.message) < 500
 
 
+def test_an_async_function_is_not_found_for_a_reason_that_is_told() -> None:
+    view = StaticFunctionProvider({"m": "async def fetch(): ...\ndef fetcher(): ..."}).current()
+    with pytest.raises(StepFailed) as caught:
+        view.resolve("m.fetch")
+    assert caught.value.message.endswith(
+        "m.py, line 1: fetch is an async def, which calls cannot run, so it is not offered: make it a plain def"
+    )
+
+
 def test_unaudited_code_is_listed_but_does_not_resolve() -> None:
     free = StaticFunctionProvider(SOURCES).current().resolve("chain.erc20.balance")
     view = StaticFunctionProvider(SOURCES, audited=frozenset({free.digest})).current()
