@@ -65,8 +65,6 @@ def calls_finished(
         return
     strays: dict[str, list[str]] = {}
     aboard = executor.aboard
-    if executor.stuck:
-        move_on(books, executor)
     for frame in event.frames:
         payload = frame.payload
         call = aboard.get(frame.call_id)
@@ -85,6 +83,8 @@ def calls_finished(
         else:
             complete_subcall(books, call, call.sub, bytes(frame.payload.output), payload.budget_used_ms)
     _drop_strays(books, "CallsFinished", strays, out)
+    if executor.stuck:
+        move_on(books, executor)
     _after(books, executor, out)
 
 

@@ -24,29 +24,32 @@ def place_suspects(books: DispatchBooks, budget: int, now_ms: int) -> int:
         call for call in books.suspects if call.state is CallState.READY and not call.task.stopping
     )
     _let_go(books)
+    _set_apart(books, now_ms)
     launched = 0
-    for executor in sorted(books.executors.ordered, key=lambda executor: not executor.apart):
+    for executor in books.executors.ordered:
         call = _first_for(books, executor)
-        if launched < budget and call is not None and _can_take(books, executor, now_ms):
+        if launched < budget and call is not None and executor.apart and _can_take(books, executor, now_ms):
             books.suspects.remove(call)
-            executor.apart = True
-            executor.alone = call
-            if books.config.executor_share != "all":
-                executor.tenant = tenant_of(books.config.executor_share, call.task)
-                executor.tenant_ms = now_ms
-            call.task.parked -= 1
-            launch(books, call, executor)
+            _launch_alone(books, call, executor, now_ms)
             launched += 1
-    _set_apart(books)
     return launched
 
 
 def can_place(books: DispatchBooks, now_ms: int) -> bool:
     """One of them could be launched at once."""
     return any(
-        _first_for(books, executor) is not None and _can_take(books, executor, now_ms)
+        executor.apart and _first_for(books, executor) is not None and _can_take(books, executor, now_ms)
         for executor in books.executors.ordered
     )
+
+
+def _launch_alone(books: DispatchBooks, call: Call, executor: Executor, now_ms: int) -> None:
+    executor.alone = call
+    if books.config.executor_share != "all":
+        executor.tenant = tenant_of(books.config.executor_share, call.task)
+        executor.tenant_ms = now_ms
+    call.task.parked -= 1
+    launch(books, call, executor)
 
 
 def _let_go(books: DispatchBooks) -> None:
@@ -58,15 +61,16 @@ def _let_go(books: DispatchBooks) -> None:
             executor.apart = False
 
 
-def _set_apart(books: DispatchBooks) -> None:
-    """The executor with the fewest calls aboard is free first."""
+def _set_apart(books: DispatchBooks, now_ms: int) -> None:
+    """Keep as many executors as there are calls to place; the one with the fewest calls aboard is free first."""
     executors = books.executors.ordered
     free = sum(executor.apart and executor.alone is None for executor in executors)
     room = max(len(executors) // 2, 1) - sum(executor.apart for executor in executors)
     for executor in sorted(executors, key=lambda executor: executor.inflight):
         if free >= len(books.suspects) or room <= 0:
             return
-        if not executor.apart and _stays(executor) and _first_for(books, executor) is not None:
+        fits = _stays(executor) and (executor.inflight > 0 or _can_take(books, executor, now_ms))
+        if fits and not executor.apart and _first_for(books, executor) is not None:
             executor.apart = True
             free += 1
             room -= 1

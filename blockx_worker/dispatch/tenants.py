@@ -2,7 +2,7 @@
 
 Each tenant has its own line of tasks and its own executors. Who gets how many:
 
-1. a new executor goes to the waiting tenant that has fewest;
+1. a new executor goes to the waiting tenant that has fewest, of these to the one that got none for longest;
 2. a waiting tenant without room takes an empty executor of one that does not wait: it is ended, the next is new;
 3. else it takes one of the tenant that has most, if it has none itself or at least two fewer: that executor gets no new
    calls and is ended when it is empty. It must have served its tenant for a while first, since a change costs the start
@@ -42,6 +42,7 @@ class _Tenant:
     name: str
     line: RoundRobin = attrs.field(factory=RoundRobin)
     tasks: int = 0
+    last_claim: int = 0
 
 
 class TenantLines:
@@ -50,6 +51,7 @@ class TenantLines:
     def __init__(self, share: ExecutorShare) -> None:
         self._share: ExecutorShare = share
         self._tenants: dict[str, _Tenant] = {}
+        self._claims = 0
 
     def __len__(self) -> int:
         return sum(len(tenant.line) for tenant in self._tenants.values())
@@ -89,7 +91,7 @@ class TenantLines:
         waiting = self._names_in_line()
         for executor in executors:
             if waiting and _is_new(executor, config, now_ms):
-                name = min(waiting, key=lambda name: owned[name])
+                name = min(waiting, key=lambda name: (owned[name], self._tenants[name].last_claim))
                 places[name].append(executor)
                 owned[name] += 1
         depth = config.executor_max_runnable
@@ -104,6 +106,8 @@ class TenantLines:
             for executor in lane.executors:
                 if executor.outgoing and executor.tenant is None:
                     executor.tenant, executor.tenant_ms = lane.tenant, now_ms
+                    self._claims += 1
+                    self._tenants[lane.tenant].last_claim = self._claims
 
     def change_hands(
         self,
@@ -113,10 +117,9 @@ class TenantLines:
         now_ms: int,
         out: list[DispatchCommand],
     ) -> bool:
-        """Free executors for those that wait (see `waiting`). True: a new one is left, which the next turn deals."""
-        for executor in executors:
-            if executor.yielding not in waiting and executor.healthy:
-                executor.yielding = None
+        """Free executors for those that wait (see `waiting`). True: the next turn finds more to use than this one."""
+        if self._take_back(executors, waiting):
+            return True
         if any(_is_new(executor, config, now_ms) for executor in executors):
             return bool(waiting)
         for name in waiting:
@@ -124,9 +127,7 @@ class TenantLines:
                 self._take_one(name, executors, now_ms)
         for executor in executors:
             if executor.yielding is not None and executor.healthy and not executor.inflight:
-                recycle(
-                    executor, f"it has run calls of {executor.tenant!r}, {executor.yielding!r} waits", out
-                )
+                recycle(executor, self._message(executor), out)
         return False
 
     def waiting(
@@ -137,6 +138,23 @@ class TenantLines:
         alone = [tenant_of(self._share, call.task) for call in suspects]
         names = [lane.tenant for lane in lanes if len(lane.order) and not lane.seats.room]
         return [*names, *(name for name in dict.fromkeys(alone) if name not in names and not owned[name])]
+
+    def _take_back(self, executors: Sequence[Executor], waiting: Sequence[str]) -> bool:
+        """Whom an executor was to go to waits no more: it serves its tenant again."""
+        free = [
+            executor
+            for executor in executors
+            if executor.yielding is not None and executor.yielding not in waiting and executor.healthy
+        ]
+        for executor in free:
+            executor.yielding = None
+        return bool(free)
+
+    def _message(self, executor: Executor) -> str:
+        return (
+            f"it has run calls of {self._share} {executor.tenant!r}, and {self._share} {executor.yielding!r}"
+            " waits for an executor"
+        )
 
     def _take_one(self, name: str, executors: Sequence[Executor], now_ms: int) -> None:
         """Let one executor of another tenant yield, if the rules allow it."""
