@@ -146,7 +146,7 @@ class TaskIoScope:
         return flight
 
     async def _fly(self, flight: Flight, port: BackendPort, request: IoRequest, ticket: Ticket) -> None:
-        answer = _closed(request)
+        answer: IoAnswer | None = None
         try:
             with flight.scope:
                 await ticket.admitted.wait()
@@ -155,14 +155,14 @@ class TaskIoScope:
                 answer = await port.ask(request.op, request.request)
         finally:
             port.admission.leave(ticket)
-            flight.end(answer)
-            self._flights.discard(flight)
-            self._keep(flight, answer)
-            self._unshare(flight)
+            self._land(flight, _closed(request) if answer is None else answer)
 
-    def _keep(self, flight: Flight, answer: IoAnswer) -> None:
+    def _land(self, flight: Flight, answer: IoAnswer) -> None:
+        flight.end(answer)
+        self._flights.discard(flight)
         if flight.key is not None and answer.error is None and not self._closed:
             self._cache.put(flight.key, answer)
+        self._unshare(flight)
 
     def _unshare(self, flight: Flight) -> None:
         if flight.key is not None and self._shared.get(flight.key) is flight:

@@ -12,6 +12,7 @@ from blockx_worker.config.io_settings import BlockDbSettings, IoSettings, JsonRp
 from blockx_worker.config.settings import Settings
 from blockx_worker.io.folder import FolderBlockStore
 from blockx_worker.io.make import make_io
+from blockx_worker.io.port import BackendPort
 from blockx_worker.surroundings import WorkerThreads
 from tests.io.io_fakes import FakeBackend, ask, problem
 
@@ -50,13 +51,28 @@ async def test_the_limits_of_the_settings_reach_the_back_end(nursery, tmp_path):
     assert "2 blocks are more than the 1 of one request" in problem(bad).message
 
 
-async def test_back_ends_of_extensions_have_the_limits_of_the_section_io(nursery, autojump_clock):
-    async def never(op, request):
-        raise AssertionError
-
-    io = make(extra=[FakeBackend()], timeout_ms=5, max_queue=0)
-    await nursery.start(io.run)
-    assert (await io.open_task("t").request(ask(1))).result == b'{"n": 1}'
+def test_each_back_end_has_the_places_and_times_of_its_section(tmp_path):
+    io = make(
+        tmp_path,
+        [FakeBackend("prices")],
+        max_inflight=3,
+        timeout_ms=30,
+        max_queue=7,
+        rpc=JsonRpcSettings(endpoints=["http://127.0.0.1:1"], max_inflight=5, timeout_ms=50),
+        blockdb=BlockDbSettings(max_inflight=4, timeout_ms=40),
+    )
+    ports = {name: port for name in io.names if isinstance(port := io.find(name), BackendPort)}
+    assert {name: port.admission._free for name, port in ports.items()} == {
+        "prices": 3,
+        "rpc": 5,
+        "blockdb": 4,
+    }
+    assert {name: port.timeout_ms for name, port in ports.items()} == {
+        "prices": 30,
+        "rpc": 1050,
+        "blockdb": 40,
+    }
+    assert {port.admission._limits.requests for port in ports.values()} == {7}
 
 
 def test_two_back_ends_of_one_name_are_refused(tmp_path):
