@@ -8,7 +8,10 @@
        ├─ orchestrator   dispatch actor · retry timer · one nursery for each task
        ├─ executors      one task for each process, with reader and writer of its link
        ├─ tick           leases, deadlines, purge, observations, sweeps
-       └─ rpc            gRPC server
+       ├─ tokens         follows the tokens file, where there is one
+       ├─ shadow         copies of accepted tasks to another worker, if there is one
+       ├─ rpc            gRPC server
+       └─ registry       the worker's key in etcd, if there is one
 
 Stop, on SIGTERM or SIGINT: draining on → tasks get ``drain_timeout_ms`` → the rest end as CANCELLED → watchers get
 ``drain_linger_ms`` → services stop. A second signal later than one second after the first skips the waits.
@@ -32,6 +35,7 @@ from blockx_worker.assembly import Surroundings, Worker, assemble, make_spawner,
 from blockx_worker.builders.block_table import BlockTableBuilder
 from blockx_worker.builders.call_list import CallListBuilder
 from blockx_worker.builders.registry import BuilderRegistry
+from blockx_worker.cluster import Registration, make_shadow
 from blockx_worker.config.load import LoadedSettings
 from blockx_worker.config.settings import Settings
 from blockx_worker.core.events import DrainExpired, DrainStarted
@@ -46,7 +50,10 @@ from blockx_worker.plugins.return_value import ReturnValuePlugin
 from blockx_worker.plugins.targets import Targets
 from blockx_worker.ports import CallBuilder, FunctionProvider, WriterPlugin
 from blockx_worker.profiles import PROFILES
+from blockx_worker.rpc.access import OPEN_GATE, Gate
 from blockx_worker.rpc.server import serve
+from blockx_worker.security.advice import security_advice
+from blockx_worker.security.token_file import TokenFile
 from blockx_worker.services import ServiceStack
 from blockx_worker.surroundings import SystemClock, WorkerThreads
 from blockx_worker.telemetry.log import configure_logging, get_logger
@@ -100,9 +107,10 @@ async def _main(settings: Settings) -> int:
                     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                         stop = StopSignals()
                         nursery.start_soon(stop.listen, signals)
-                        if await _start(worker, services, settings, stop):
+                        registration = Registration(settings, worker, SystemClock().wall_ms())
+                        if await _start(worker, services, settings, registration, stop):
                             await stop.first.wait()
-                        clean = await _drain(worker, settings, stop)
+                        clean = await _drain(worker, settings, registration, stop)
                         await services.stop_all()
                         nursery.cancel_scope.cancel()
             finally:
@@ -131,7 +139,9 @@ class StopSignals:
                 self.second.set()
 
 
-async def _start(worker: Worker, services: ServiceStack, settings: Settings, stop: StopSignals) -> bool:
+async def _start(
+    worker: Worker, services: ServiceStack, settings: Settings, registration: Registration, stop: StopSignals
+) -> bool:
     """Start all services; False when a signal came first."""
     started = False
     async with trio.open_nursery() as nursery:
@@ -145,8 +155,14 @@ async def _start(worker: Worker, services: ServiceStack, settings: Settings, sto
         await services.start("orchestrator", worker.orchestrator.run)
         await services.start("executors", worker.supervisor.run)
         await services.start("tick", worker.tick)
-        bound = await services.start("rpc", partial(serve, worker.api, rpc_config(settings)))
+        if (shadow := make_shadow(settings, worker)) is not None:
+            await services.start("shadow", shadow.run)
+            worker.api.on_accepted = shadow.offer
+        gate = await _gate(services, settings)
+        bound = await services.start("rpc", partial(serve, worker.api, rpc_config(settings, gate)))
         address = worker.api.address = settings.advertise or bound
+        if registration.wanted:
+            await services.start("registry", registration.run)
         gc.collect()
         gc.freeze()  # what lives now lives for ever: later collections need not look at it
         _write_ready_file(settings, address)
@@ -156,9 +172,21 @@ async def _start(worker: Worker, services: ServiceStack, settings: Settings, sto
     return started
 
 
-async def _drain(worker: Worker, settings: Settings, stop: StopSignals) -> bool:
+async def _gate(services: ServiceStack, settings: Settings) -> Gate:
+    clock = SystemClock()
+    for problem in security_advice(settings, clock.wall_ms() / 1000):
+        log.warning("security_advice", problem=problem)
+    if settings.tokens is None:
+        return OPEN_GATE
+    tokens = TokenFile(settings.tokens, WorkerThreads(limit=1), poll_interval_ms=settings.tokens_poll_ms)
+    await services.start("tokens", tokens.run)
+    return Gate(tokens.current, clock.wall_ms)
+
+
+async def _drain(worker: Worker, settings: Settings, registration: Registration, stop: StopSignals) -> bool:
     """Let tasks finish, end those that do not, give watchers time to hear of it; True when none was cut off."""
     worker.orchestrator.decide(DrainStarted())
+    registration.announce()
     with trio.move_on_after(settings.drain_timeout_ms / 1000):
         await _first_of(worker.orchestrator.drained.wait, stop.second.wait)
     clean = worker.orchestrator.drained.is_set()

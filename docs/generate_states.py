@@ -18,6 +18,7 @@ sys.path.insert(0, str(PAGE.parents[2]))
 from blockx_worker.core import states as core  # noqa: E402 - the repository's own tree comes first on the path
 from blockx_worker.dispatch import states as dispatch  # noqa: E402
 from blockx_worker.pool import states as pool  # noqa: E402
+from blockx_worker.registry import states as registry  # noqa: E402
 
 State = TypeVar("State", bound=StrEnum)
 
@@ -57,6 +58,11 @@ def page() -> str:
             "One place for an executor process: `TRANSITIONS` in `blockx_worker/pool/states.py`."
             " A slot is RUNNING from the moment its process was ordered.",
             diagram(pool.TRANSITIONS, pool.INITIAL_STATE),
+        ),
+        section(
+            "Registration",
+            "The worker's key in etcd: `TRANSITIONS` in `blockx_worker/registry/states.py`. Serving goes on in every state.",
+            diagram(registry.TRANSITIONS, registry.INITIAL_STATE),
         ),
     ]
     return "\n".join(sections)

@@ -6,7 +6,7 @@ knows protobuf, and every refusal is a `WorkerError`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 import attrs
@@ -62,16 +62,22 @@ class Api:
         self._admission = admission
         self._started_s = trio.current_time()
         self.address = ""
+        self.on_accepted: Callable[[TaskRequest], None] | None = None  # told of each new task, once
 
     # --- unary ---------------------------------------------------------------------------------------------------
 
     def request_task_slot(self, task_id: str, ttl_ms: int) -> TaskSnapshot:
         """Lease a slot; ``ttl_ms`` 0 = default."""
-        return _answer(self._orchestrator.decide(SlotRequested(task_id=task_id, ttl_ms=ttl_ms)))
+        return _answer(self._orchestrator.decide(SlotRequested(task_id=task_id, ttl_ms=ttl_ms))).snapshot
 
     async def submit_task(self, request: TaskRequest, wait_ms: int = 0) -> SubmitReply:
-        """Submit, and wait up to ``wait_ms`` for the end."""
-        snapshot = _answer(self._orchestrator.decide(SubmitRequested(request=request)))
+        """Submit, and wait up to ``wait_ms`` for the end. A shadow of another worker's task writes nothing."""
+        if request.is_shadow:
+            request = attrs.evolve(request, result_handler=None)
+        answer = _answer(self._orchestrator.decide(SubmitRequested(request=request)))
+        if answer.created and self.on_accepted is not None:
+            self.on_accepted(request)
+        snapshot = answer.snapshot
         if wait_ms > 0 and snapshot.state not in ENDED_STATES:
             snapshot = await self._wait_for_end(request.task_id, wait_ms) or snapshot
         return SubmitReply(snapshot=snapshot, outputs=self._inline_outputs(snapshot))
@@ -92,7 +98,9 @@ class Api:
 
     def cancel_task(self, task_id: str, reason: str) -> TaskSnapshot:
         """Cancel a task, or give a leased slot back; idempotent."""
-        return _answer(self._orchestrator.decide(CancelTaskRequested(task_id=task_id, reason=reason)))
+        return _answer(
+            self._orchestrator.decide(CancelTaskRequested(task_id=task_id, reason=reason))
+        ).snapshot
 
     def worker_status(self) -> WorkerStatus:
         """The worker as it stands."""
@@ -215,10 +223,10 @@ class Api:
         return tuple(statuses)
 
 
-def _answer(commands: Sequence[WorkerCommand]) -> TaskSnapshot:
+def _answer(commands: Sequence[WorkerCommand]) -> AnswerSnapshot:
     for command in commands:
         if isinstance(command, AnswerSnapshot):
-            return command.snapshot
+            return command
         if isinstance(command, Refuse):
             raise WorkerError(command.code, command.message)
     raise AssertionError(f"the core gave no answer: {commands}")
