@@ -30,7 +30,9 @@ def unit_warnings(units: Sequence[CodeUnit]) -> Iterator[FunctionProblem]:
 def _own_name(unit: CodeUnit) -> Iterator[FunctionProblem]:
     top, _, below = unit.root.partition("/")
     if (below or unit.is_package) and top in sys.stdlib_module_names:
-        reason = f"its folder has the name of the standard library's {top}, which this code then cannot import"
+        reason = (
+            f"its folder has the name of the standard library's {top}, which this code then cannot import"
+        )
         yield FunctionProblem(path=unit.code.main, reason=reason, warning=True)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import trio
 
-from blockx_worker.dispatch.source import CallBatch
+from blockx_worker.dispatch.source import CallBatch, CallSource
 from blockx_worker.functions import StaticFunctionProvider
-from blockx_worker.ports import BuilderContext, BuildResult, CallBuilder
+from blockx_worker.ports import BuilderContext, BuildResult, CallBuilder, CallStream
 from tests.plugins.helpers import TrioThreads
 
 FUNCTIONS = StaticFunctionProvider({"m": "def f(x): ..."})
@@ -31,25 +31,38 @@ async def build(builder: CallBuilder, config: object, **changes: Any) -> BuildRe
     return await builder.build(builder_context(**changes), text)
 
 
+def source_of(result: BuildResult) -> CallSource:
+    """The list that was built."""
+    assert result.stream is None
+    assert result.source is not None
+    return result.source
+
+
+def stream_of(result: BuildResult) -> CallStream:
+    """The stream that was built."""
+    assert result.source is None
+    assert result.stream is not None
+    return result.stream
+
+
 def calls(result: BuildResult) -> list[bytes]:
     """The argument lists of all calls, in order."""
+    source = source_of(result)
     found: list[bytes] = []
-    while (batch := result.source.next_batch()) is not None:
+    while (batch := source.next_batch()) is not None:
         assert batch.first_index == len(found)
         found.extend(map(bytes, batch.args))
-    assert result.source.total == len(found)
+    assert source.total == len(found)
     return found
 
 
 def first_batch(result: BuildResult) -> CallBatch:
-    batch = result.source.next_batch()
+    batch = source_of(result).next_batch()
     assert batch is not None
     return batch
 
 
 async def batches(result: BuildResult) -> list[CallBatch]:
     """All batches of a stream."""
-    assert result.source is None
-    assert result.stream is not None
-    async with aclosing(result.stream.batches()) as stream:
+    async with aclosing(stream_of(result).batches()) as stream:
         return [batch async for batch in stream]

@@ -17,7 +17,7 @@ from blockx_worker.dispatch.source import CallBatch
 from blockx_worker.io.folder import FolderBlockStore
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.ports import BuildResult, StepFailed
-from tests.builders.helpers import batches, build, calls
+from tests.builders.helpers import batches, build, calls, stream_of
 
 
 class Store:
@@ -41,7 +41,11 @@ class Store:
 async def stream(
     store: Any, first: int, last: int, *, rows_per_call: int | None = None, **context: Any
 ) -> BuildResult:
-    config = {"functionId": "m.f", "block": {"from": first, "to": last}, "triggerSources": ["t"]}
+    config: dict[str, Any] = {
+        "functionId": "m.f",
+        "block": {"from": first, "to": last},
+        "triggerSources": ["t"],
+    }
     if rows_per_call is not None:
         config["rowsPerCall"] = rows_per_call
     return await build(BlockTableBuilder(store), config, streaming=True, **context)
@@ -55,7 +59,7 @@ async def test_a_range_is_a_stream_and_one_block_a_list() -> None:
     store = Store({1: 2, 2: 1})
     ranged = await stream(store, 1, 2)
     assert (ranged.source, ranged.blocks, store.read) == (None, (1, 2), [])
-    assert ranged.stream.function.function_id == "m.f"
+    assert stream_of(ranged).function.function_id == "m.f"
     single = await stream(store, 1, 1)
     assert (single.stream, single.blocks) == (None, (1, 1))
     assert len(calls(single)) == 2
@@ -144,7 +148,7 @@ def test_every_cut_keeps_order_and_bounds_and_tells_the_truth_about_blocks(
 async def test_no_more_is_read_than_the_next_batch_and_one_block() -> None:
     store = Store(dict.fromkeys(range(100), 10))
     result = await stream(store, 0, 99, batch_max_rows=20)
-    async with aclosing(result.stream.batches()) as found:
+    async with aclosing(stream_of(result).batches()) as found:
         for count in range(1, 5):
             await anext(found)
             assert len(store.read) == 2 * count + 1
@@ -154,14 +158,14 @@ async def test_no_more_is_read_than_the_next_batch_and_one_block() -> None:
 async def test_a_task_scans_only_while_it_reads() -> None:
     scan = trio.CapacityLimiter(1)
     result = await stream(Store({1: 1, 2: 1}), 1, 2, scan=scan, batch_max_rows=1)
-    async with aclosing(result.stream.batches()) as found, scan, trio.open_nursery() as nursery:
+    async with aclosing(stream_of(result).batches()) as found, scan, trio.open_nursery() as nursery:
         nursery.start_soon(anext, found)
         await trio.testing.wait_all_tasks_blocked()
         assert scan.statistics().tasks_waiting == 1
         nursery.cancel_scope.cancel()
     assert scan.borrowed_tokens == 0
     result = await stream(Store({1: 1, 2: 1}), 1, 2, scan=scan, batch_max_rows=1)
-    async with aclosing(result.stream.batches()) as found:
+    async with aclosing(stream_of(result).batches()) as found:
         await anext(found)
         assert scan.borrowed_tokens == 0
 
@@ -194,7 +198,7 @@ async def until_failure(result: BuildResult) -> tuple[list[CallBatch], StepFaile
     found: list[CallBatch] = []
 
     async def collect() -> None:
-        async with aclosing(result.stream.batches()) as stream:
+        async with aclosing(stream_of(result).batches()) as stream:
             while (batch := await anext(stream, None)) is not None:
                 found.append(batch)
 
@@ -222,7 +226,7 @@ async def test_a_bad_line_in_the_middle_ends_the_stream_and_is_named(tmp_path) -
 
 async def test_a_table_that_vanishes_ends_the_stream(tmp_path) -> None:
     result = await stream(table(tmp_path, dict.fromkeys(range(5), 2)), 0, 4, batch_max_rows=2)
-    async with aclosing(result.stream.batches()) as found:
+    async with aclosing(stream_of(result).batches()) as found:
         await anext(found)
         (tmp_path / "t").rename(tmp_path / "away")
         with pytest.raises(

@@ -7,7 +7,7 @@ import trio
 from blockx_worker.builders.call_list import SLICE_ELEMENTS, CallListBuilder
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.ports import StepFailed
-from tests.builders.helpers import build, calls, first_batch
+from tests.builders.helpers import build, calls, first_batch, source_of
 
 
 async def refused(config: object) -> StepFailed:
@@ -21,7 +21,7 @@ async def test_each_element_becomes_a_call_with_its_text_as_it_stands() -> None:
     text = b'{"argsList": [ [1], ' + big + b' ,[],["\xc3\xa9\\u00e9", [null]]], "functionId": "m.f"}'
     result = await build(CallListBuilder(), text)
     assert calls(result) == [b"[1]", big, b"[]", b'["\xc3\xa9\\u00e9", [null]]']
-    assert (result.source.function.function_id, result.blocks) == ("m.f", None)
+    assert (source_of(result).function.function_id, result.blocks) == ("m.f", None)
 
 
 async def test_an_empty_list_is_a_task_without_calls() -> None:
@@ -116,7 +116,7 @@ async def test_a_large_list_is_checked_in_slices_so_that_others_run() -> None:
         result = await build(CallListBuilder(), text)
         nursery.cancel_scope.cancel()
     assert turns >= 3
-    assert result.source.total == count
+    assert source_of(result).total == count
 
 
 async def test_a_bad_element_in_a_later_slice_is_named_by_its_index() -> None:

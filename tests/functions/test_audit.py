@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from blockx_worker.functions import AllowListFile, StaticFunctionProvider, audit, parse_allow_list
+from blockx_worker.functions.audit import AllowList
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.ports import StepFailed
 from tests.functions.helpers import Folder
@@ -43,7 +44,7 @@ def gate(tmp_path: Path) -> Gate:
 def test_a_line_is_a_digest_and_comments_are_for_people() -> None:
     text = f"# audited in May\n\n  {'a' * 64}  # chain\r\n{'B' * 64}\n"
     allowed = parse_allow_list("list", text)
-    assert (allowed.digests, allowed.problems) == ({"a" * 64, "b" * 64}, ())
+    assert allowed == AllowList(digests=frozenset({"a" * 64, "b" * 64}))
 
 
 @pytest.mark.parametrize(

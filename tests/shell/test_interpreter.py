@@ -20,7 +20,7 @@ def stub(folder: Path, script: str) -> str:
     return str(path)
 
 
-def refused(path: str, **more: object) -> str:
+def refused(path: str, **more: dict[str, str]) -> str:
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the sentence is what callers compare
         check_executor_python(path, **more)
     message = str(caught.value)
