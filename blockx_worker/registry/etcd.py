@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -153,7 +153,7 @@ class EtcdClient:
         answer = await self._ask(self._kv.Range, request)
         return Listing(answer.header.revision, {kv.key: kv.value for kv in answer.kvs})
 
-    async def watch(self, prefix: bytes, after_revision: int) -> AsyncIterator[Change]:
+    async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Change, None]:
         """Changes to keys that begin with ``prefix`` after a revision that this client has listed; never ends well."""
         create = rpc.WatchCreateRequest(
             key=prefix, range_end=_range_end(prefix), start_revision=after_revision + 1
