@@ -27,7 +27,7 @@ from blockx_worker.plugins.rows import BLOCK_COLUMN, Row, bad_row
 from blockx_worker.plugins.targets import PostgresTarget
 from blockx_worker.ports import StepFailed, WriteStopped
 
-__all__ = ["PostgresDatabase"]
+__all__ = ["PostgresDatabase", "copied_line"]
 
 CHECK_EVERY = 200
 MAX_BLOCKS = 256  # the server's table of locks is shared by all its clients
@@ -283,13 +283,13 @@ class PostgresDatabase:
     def _refused(self, error: psycopg.Error, places: Sequence[int]) -> StepFailed:
         """The row and column that the server names, or at least the outputs that they are among."""
         problem = f'table "{self._table}" refused it: {server_message(error)}'
-        found = _copied_line(error, self._table)
-        if found is None or not places:
+        line, column = copied_line(error.diag.context or "", self._table)
+        if not 0 < line <= len(places) // 2:
             among = f"outputs {places[0]} to {places[-2]}" if places else "outputs"
             return plugin_failed(f"bad row: one of the {among}: {problem}")
-        line, column = found
         output, position = places[2 * line - 2 : 2 * line]
-        return bad_row(Row(output, None if position == NO_POSITION else position, {}), problem, column)
+        row = Row(output, None if position == NO_POSITION else position, {})
+        return bad_row(row, problem, error.diag.column_name or column)
 
     @contextmanager
     def _explained(self, *, rows: bool = False) -> Iterator[None]:
@@ -310,15 +310,12 @@ class PostgresDatabase:
             raise WriteStopped from None
 
 
-def _copied_line(error: psycopg.Error, table: str) -> tuple[int, str | None] | None:
-    """The line of a COPY that the server complains of, counted from 1, and the column if it names one.
+def copied_line(context: str, table: str) -> tuple[int, str | None]:
+    """The line of a COPY that the server complains of, counted from 1 (0 = none), and the column if it names one.
 
     It says so in its own language, such as ``COPY t, line 2, column v: "x"``.
     """
-    context = error.diag.context or ""
     found = re.search(
         rf"COPY {re.escape(table)}, \S+ (\d+)(?:, \S+ (.*?)(?:\s?: |$))?", context, re.MULTILINE
     )
-    if found is None:
-        return None
-    return int(found[1]), error.diag.column_name or found[2]
+    return (int(found[1]), found[2]) if found is not None else (0, None)

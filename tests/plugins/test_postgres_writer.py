@@ -11,6 +11,7 @@ import trio
 from blockx_worker.io.postgres import PostgresLimits
 from blockx_worker.io.postgres_connection import WatchedConnection
 from blockx_worker.plugins.block_write import BlockWritePlugin
+from blockx_worker.plugins.postgres_database import copied_line
 from blockx_worker.plugins.targets import PostgresTarget
 from blockx_worker.ports import StepFailed, WriteStopped
 from tests.plugins.helpers import Gate, Outputs, config, context, plugin
@@ -299,6 +300,24 @@ async def test_a_row_that_the_table_refuses_is_named(postgres, writer, table, ou
     postgres.execute("CREATE TABLE u (a int PRIMARY KEY)", f"CREATE TABLE t {table}")
     assert f"bad row: {message}" in await refused(writer, outputs)
     assert postgres.select("SELECT * FROM t") == []
+
+
+@pytest.mark.parametrize(
+    ("context", "found"),
+    [
+        ('COPY t, line 2, column v: "x, y: z"', (2, "v")),
+        ("COPY t, line 12, column v 1: null input", (12, "v 1")),
+        ('COPY t, line 3: "1\\t2"', (3, None)),
+        ("COPY t, line 4", (4, None)),
+        ("COPY t, Zeile 2, Spalte v: »x«", (2, "v")),
+        ("COPY t, ligne 2, colonne v : « x »", (2, "v")),
+        ('JSON data, line 1: {"a"...\nCOPY t, line 5, column v: "{"', (5, "v")),
+        ('SQL statement "SELECT 1"', (0, None)),
+        ("", (0, None)),
+    ],
+)
+def test_the_line_of_a_copy_is_found_in_whatever_language(context, found) -> None:
+    assert copied_line(context, "t") == found
 
 
 async def test_what_a_trigger_refuses_is_a_bad_row(postgres, writer) -> None:
