@@ -37,7 +37,9 @@ from blockx_worker.plugins.registry import PluginRegistry
 from blockx_worker.pool.config import PoolConfig
 from blockx_worker.pool.machine import PoolMachine
 from blockx_worker.ports import Clock, ExecutorPlaces, ExecutorSpawner, FunctionProvider, IoProvider, Threads
+from blockx_worker.rpc.access import Gate
 from blockx_worker.rpc.config import RequestLimits, RpcConfig
+from blockx_worker.security.tls import server_context
 
 __all__ = ["Surroundings", "Worker", "assemble", "make_spawner", "rpc_config"]
 
@@ -159,8 +161,8 @@ def make_spawner(settings: Settings) -> ProcessSpawner:
     return ProcessSpawner(config, os.environ)
 
 
-def rpc_config(settings: Settings) -> RpcConfig:
-    """Configuration of the gRPC server."""
+def rpc_config(settings: Settings, gate: Gate) -> RpcConfig:
+    """Configuration of the gRPC server; OSError if its certificate cannot be used."""
     host, port = parse_address(settings.listen)
     limits = _pick(
         RequestLimits,
@@ -170,12 +172,19 @@ def rpc_config(settings: Settings) -> RpcConfig:
         default_call_budget_ms=settings.dispatcher.call_deadline_ms,
         default_base_backoff_ms=settings.dispatcher.base_backoff_ms,
     )
+    tls = settings.tls
     return RpcConfig(
+        tls=server_context(tls.cert, tls.key, tls.client_ca) if tls.cert and tls.key else None,
+        gate=gate,
         host=host,
         port=port,
         max_request_bytes=settings.rpc.max_request_bytes,
         keepalive_time_s=settings.rpc.keepalive_time_ms / 1000,
         keepalive_timeout_s=settings.rpc.keepalive_timeout_ms / 1000,
+        max_connections=settings.rpc.max_connections,
+        handshake_timeout_s=settings.rpc.handshake_timeout_ms / 1000,
+        max_concurrent_streams=settings.rpc.max_concurrent_streams,
+        max_header_bytes=settings.rpc.max_header_bytes,
         limits=limits,
     )
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "cancel": "blockx_worker.cli.tasks:cancel",
     "status": "blockx_worker.cli.status:status",
     "functions": "blockx_worker.cli.functions:functions",
+    "token": "blockx_worker.cli.token:token",
     "config": "blockx_worker.cli.config:config",
     "demo": "blockx_worker.cli.demo:demo",
 }

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from blockx_worker.cli.credentials import credentials_options
 from blockx_worker.config import parse_address
 from blockx_worker.config.values import parse_duration
 
@@ -81,10 +82,9 @@ BLOCKS = BlocksType()
 
 
 def to_option(command: F) -> F:
-    """``--to``, the worker to talk to."""
-    return click.option("--to", "address", type=ADDRESS, required=True, help="The worker, as HOST:PORT.")(
-        command
-    )
+    """``--to``, the worker to talk to, and how to make that secret."""
+    to = click.option("--to", "address", type=ADDRESS, required=True, help="The worker, as HOST:PORT.")
+    return to(credentials_options(command))
 
 
 def json_option(command: F) -> F:
@@ -101,9 +101,13 @@ def settings_options(command: F) -> F:
         click.option("--blocks", "blocks_dir", metavar="DIR", help="Folder of the block tables."),
         click.option("--listen", metavar="HOST:PORT", help="Where to serve; port 0 picks a free one."),
         click.option("--executors", "executor_count", metavar="N", help="Number of executor processes."),
+        click.option("--tls-cert", metavar="F", help="The worker's certificate chain (PEM)."),
+        click.option("--tls-key", metavar="F", help="Its key."),
         click.option(
-            "--insecure", is_flag=True, default=None, help="Serve beyond loopback without protection."
+            "--tls-client-ca", metavar="F", help="Ask clients for certificates signed by these CAs."
         ),
+        click.option("--tokens", metavar="F", help="Ask clients for a token of this file."),
+        click.option("--insecure", is_flag=True, default=None, help="Serve beyond loopback in plain text."),
         click.option("--ready-file", metavar="F", help="File that appears once the worker serves."),
     )
     for option in reversed(options):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 import click
 import trio
 
+from blockx_worker.cli.credentials import client_credentials
 from blockx_worker.cli.errors import CommandFailed, Interrupted, Unreachable
 from blockx_worker.cli.outputs import OutputSpool
 from blockx_worker.cli.progress import ProgressView
-from blockx_worker.client import RequestFailed, Task, WorkerClient, WorkerError, WorkerUnreachable
+from blockx_worker.client import RequestFailed, Task, TlsFailed, WorkerClient, WorkerError, WorkerUnreachable
 from blockx_worker.model.tasks import TaskResult
 from blockx_worker.model.watch import TaskNotFound, TaskOutputs, TaskResulted, TaskSnapshotted
 
@@ -29,12 +30,15 @@ SHORT_TASK_MS = 200  # a task that ends so soon needs no watch
 
 def talk(address: str, work: Callable[[WorkerClient], Awaitable[T]]) -> T:
     """Connect, do the work, and turn what goes wrong into a message and an exit code."""
+    credentials = client_credentials()
     try:
-        return trio.run(_connected, address, work)
+        return trio.run(_connected, address, credentials, work)
     except Exception as group:  # noqa: BLE001 - nurseries wrap what happens in groups; what is unknown is raised again
         error = _only(group)
         if isinstance(error, WorkerError):
             raise CommandFailed(f"refused by {address}: {error.message} ({error.code})") from None
+        if isinstance(error, TlsFailed):
+            raise CommandFailed(f"cannot connect to {address}: {error.detail}") from None
         if isinstance(error, WorkerUnreachable):
             raise Unreachable.at(address, error.detail) from None
         if isinstance(error, RequestFailed):
@@ -63,11 +67,13 @@ async def copy_outputs(client: WorkerClient, task_id: str, spool: OutputSpool) -
         spool.write(piece)
 
 
-async def _connected(address: str, work: Callable[[WorkerClient], Awaitable[T]]) -> T:
+async def _connected(
+    address: str, credentials: dict[str, Any], work: Callable[[WorkerClient], Awaitable[T]]
+) -> T:
     """Ctrl-C is a signal to be received: as an exception it would strike the asyncio side in the middle of its work."""
     async with trio.open_nursery() as nursery:
         await nursery.start(_leave_on_signal, nursery.cancel_scope)
-        async with WorkerClient.connect(address) as client:
+        async with WorkerClient.connect(address, **credentials) as client:
             outcome = await work(client)
         nursery.cancel_scope.cancel()
         return outcome

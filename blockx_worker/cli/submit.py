@@ -14,6 +14,7 @@ import attrs
 import click
 
 from blockx_worker.cli.args import args_list, check_request_size, read_args_file
+from blockx_worker.cli.credentials import credentials_options
 from blockx_worker.cli.errors import Exit
 from blockx_worker.cli.options import ADDRESS, BLOCKS, DURATION
 from blockx_worker.cli.outputs import open_spool
@@ -75,7 +76,7 @@ def common_options(command: F) -> F:
     )
     for option in reversed(options):
         command = option(command)
-    return command
+    return credentials_options(command)
 
 
 @click.group()

@@ -4,6 +4,8 @@ Rules and traps:
 
 * Every method is one coroutine, and a watch is an object with `next` and `close`, because under Trio each step runs in
   an asyncio task of its own; an async generator would be resumed from different tasks.
+* A connection counts as made once the worker has greeted. With TLS 1.3 a client believes itself connected before the
+  worker has judged its certificate.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import betterproto
 from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality
 from grpclib.protocol import H2Protocol
+from h2.events import RemoteSettingsChanged
 
 from blockx_worker.client import convert
 from blockx_worker.client.errors import translated
@@ -48,7 +51,8 @@ class ClientOptions:
 
     ``request_timeout_s`` bounds one request, beyond what it asks the worker to wait. ``run`` first waits ``run_wait_ms``
     for a short task to end within its submit, and tries for ``reconnect_s`` to come back to a worker that is gone.
-    ``metadata`` goes with every request.
+    ``metadata`` goes with every request, and so does ``token``, where the worker asks for one. ``tls``: how to make the
+    connection secret, see `tls_context`; None = plain text.
     """
 
     connect_timeout_s: float = 5.0
@@ -57,8 +61,15 @@ class ClientOptions:
     keepalive_timeout_s: float = 20.0
     reconnect_s: float = 30.0
     run_wait_ms: int = 200
-    metadata: dict[str, str] = attrs.field(factory=dict)
+    metadata: dict[str, str] = attrs.field(factory=dict, repr=False)
     tls: ssl.SSLContext | None = None
+    token: str | None = attrs.field(default=None, repr=False)
+
+    def all_metadata(self) -> dict[str, str]:
+        """What goes with every request."""
+        if self.token is None:
+            return self.metadata
+        return {**self.metadata, "authorization": f"Bearer {self.token}"}
 
 
 class EventStream(Protocol):
@@ -115,6 +126,7 @@ class Core:
         self.options = options
         host, port = _split(address)
         keepalive = keepalive_configuration(options.keepalive_time_s, options.keepalive_timeout_s)
+        self._metadata = options.all_metadata()
         self._channel = _Channel(host, port, codec=Codec(), config=keepalive, ssl=options.tls)
 
     async def __aenter__(self) -> Self:
@@ -191,7 +203,7 @@ class Core:
             type(request),
             reply_type,
             timeout=timeout_s,
-            metadata=self.options.metadata,
+            metadata=self._metadata,
         )
 
 
@@ -263,17 +275,44 @@ class _WatchState(Enum):
 
 
 class _Channel(Channel):
+    async def _create_connection(self) -> H2Protocol:
+        protocol = await super()._create_connection()
+        assert isinstance(protocol, _Protocol)
+        try:
+            await protocol.greeted
+        except BaseException:
+            protocol.processor.close()
+            raise
+        return protocol
+
     def _protocol_factory(self) -> H2Protocol:
         plain = super()._protocol_factory()
         return _Protocol(plain.handler, plain.config, plain.h2_config)
 
 
 class _Protocol(H2Protocol):
+    """``greeted`` is done with the worker's HTTP/2 greeting, or with why it does not come."""
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(
             AbortingTransport(transport, linger_s=0)
         )  # a client that closes waits for nothing
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.processor.processors[RemoteSettingsChanged] = self._greet
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if not self.greeted.done():
+            self.greeted.set_exception(
+                exc or ConnectionError("the connection was closed before the worker answered")
+            )
+            self.greeted.exception()  # somebody may have stopped waiting
+
+    def _greet(self, event: RemoteSettingsChanged) -> None:
+        if not self.greeted.done():
+            self.greeted.set_result(None)
+        self.processor.process_remote_settings_changed(event)
 
 
 def _split(address: str) -> tuple[str, int]:

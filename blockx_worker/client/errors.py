@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,9 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
 from blockx_worker.rpc.errors import to_worker_error
+from blockx_worker.security.tls_words import seen_by_client
 
-__all__ = ["NoWorker", "RequestFailed", "WorkerUnreachable", "translated"]
+__all__ = ["NoWorker", "RequestFailed", "TlsFailed", "WorkerUnreachable", "translated"]
 
 
 class WorkerUnreachable(Exception):
@@ -21,6 +23,10 @@ class WorkerUnreachable(Exception):
         super().__init__(f"no worker reachable at {address}: {detail}")
         self.address = address
         self.detail = detail
+
+
+class TlsFailed(WorkerUnreachable):
+    """Client and worker cannot agree on a secret connection; trying again does not help."""
 
 
 class NoWorker(WorkerUnreachable):
@@ -47,6 +53,8 @@ def translated(address: str) -> Iterator[None]:
         yield
     except GRPCError as error:
         raise _from_status(address, error) from None
+    except ssl.SSLError as error:
+        raise TlsFailed(address, seen_by_client(error)) from None
     except TimeoutError as error:
         raise WorkerUnreachable(address, str(error) or "no answer in time") from None
     except (StreamTerminatedError, OSError, ProtocolError) as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import attrs
 
 from blockx_worker.client.core import TaskCore
-from blockx_worker.client.errors import WorkerUnreachable
+from blockx_worker.client.errors import TlsFailed, WorkerUnreachable
 from blockx_worker.client.outputs import LineJoiner, Outputs
 from blockx_worker.client.task import Task
 from blockx_worker.model.errors import ErrorCode, WorkerError
@@ -38,6 +38,8 @@ async def run(core: TaskCore, task: Task, on_event: OnEvent | None = None) -> Ou
         attempt = _Attempt(core, task, on_event or _ignore)
         try:
             return await attempt.run()
+        except TlsFailed:
+            raise
         except WorkerUnreachable:
             if attempt.accepted:
                 lost_since, pause_s = clock(), _FIRST_PAUSE_S

@@ -6,6 +6,7 @@ from blockx_worker.config.errors import ConfigError
 from blockx_worker.config.io_settings import BlockDbSettings, IoSettings, JsonRpcSettings
 from blockx_worker.config.load import LoadedSettings, load_settings
 from blockx_worker.config.redact import redact_url
+from blockx_worker.config.security_settings import TlsSettings
 from blockx_worker.config.settings import (
     AdmissionSettings,
     DispatcherSettings,
@@ -30,6 +31,7 @@ __all__ = [
     "Settings",
     "ShadowSettings",
     "StreamBuildSettings",
+    "TlsSettings",
     "WriterSettings",
     "format_address",
     "is_loopback",

@@ -9,8 +9,11 @@ from pathlib import Path
 from blockx_worker.config.addresses import is_loopback, is_wildcard, parse_address
 from blockx_worker.config.errors import problem_line
 from blockx_worker.config.fields import value_at
+from blockx_worker.config.security_settings import TlsSettings
 from blockx_worker.config.settings import Settings
 from blockx_worker.config.shown import shown_value
+from blockx_worker.security.tls import TlsFileError, server_context
+from blockx_worker.security.tokens import TokensError, parse_tokens, read_tokens
 
 __all__ = ["check_settings"]
 
@@ -58,6 +61,12 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[s
     yield from _check_folders(settings, origins)
     yield from _check_targets(settings, origins)
     yield from _check_cluster(settings, bad)
+    yield from _check_tls(settings.tls, bad)
+    if settings.tokens is not None:
+        try:
+            parse_tokens(read_tokens(settings.tokens))
+        except TokensError as error:
+            yield bad("tokens", str(error))
 
 
 def _check_cluster(settings: Settings, bad: Callable[[str, str], str]) -> Iterator[str]:
@@ -80,16 +89,28 @@ def _check_cluster(settings: Settings, bad: Callable[[str, str], str]) -> Iterat
         yield bad("shadow.sample_rate", "needs shadow.target")
 
 
+def _check_tls(tls: TlsSettings, bad: Callable[[str, str], str]) -> Iterator[str]:
+    given = [name for name in ("cert", "key", "client_ca") if getattr(tls, name) is not None]
+    missing = [name for name in ("cert", "key") if given and name not in given]
+    if missing:
+        yield bad(f"tls.{given[0]}", "needs " + " and ".join(f"tls.{name}" for name in missing))
+    elif tls.cert is not None and tls.key is not None:
+        try:
+            server_context(tls.cert, tls.key, tls.client_ca)
+        except TlsFileError as error:
+            yield bad("tls.client_ca" if error.file == "ca" else f"tls.{error.file}", error.what)
+
+
 def _check_addresses(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     origin = origins.get("listen", "default")
     host, _port = parse_address(settings.listen)
-    if not is_loopback(host) and not settings.insecure:
+    if not is_loopback(host) and not settings.insecure and settings.tls.cert is None:
         yield problem_line(
             "listen",
             settings.listen,
             origin,
-            "other machines could reach the worker unprotected; if every machine on that network may run code here, say "
-            "so with --insecure (insecure = true), else listen on 127.0.0.1",
+            "other machines could reach the worker in plain text; give it a certificate with --tls-cert and --tls-key, or "
+            "listen on 127.0.0.1; if every machine on that network may run code here, say so with --insecure",
         )
     if is_wildcard(host) and settings.advertise is None:
         yield problem_line(

@@ -33,6 +33,9 @@ __all__ = ["LoadedSettings", "load_settings"]
 
 PREFIX = "BLOCKX_"
 TARGETS_PREFIX = "BLOCKX_TARGETS_"
+CLIENT_VARIABLES = ("BLOCKX_TOKEN_FILE",)
+"""Of commands that talk to a worker; they may stand in the environment of a worker as well."""
+
 _CHOSEN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -79,7 +82,8 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[En
         if field.legacy_variable and environ.get(field.legacy_variable):
             yield Entry(field.path, environ[field.legacy_variable], f"env {field.legacy_variable}")
     by_variable = {f.variable: f for f in FIELDS.values() if f.path not in MAPS}
-    for name in sorted(n for n in environ if n.startswith(PREFIX) and environ[n]):
+    ours = (n for n in environ if n.startswith(PREFIX) and n not in CLIENT_VARIABLES)
+    for name in sorted(n for n in ours if environ[n]):
         if name.startswith(TARGETS_PREFIX):
             yield Entry("targets." + name.removeprefix(TARGETS_PREFIX).lower(), environ[name], f"env {name}")
         elif name in by_variable:

@@ -1,4 +1,4 @@
-"""Masking of secrets in texts that people see: passwords and tokens in URLs and connection strings.
+"""Masking of secrets in texts that people see: passwords and tokens in URLs and connection strings, bearer tokens.
 
 Every line of the log goes through here, those that functions print included, on the one thread that serves everybody.
 So the work must grow with the length of a text and never with its square, whatever the text is.
@@ -23,11 +23,18 @@ _PARAMETER = re.compile(
     re.IGNORECASE,
 )
 
+_BEARER = re.compile(r"(?P<before>\bbearer )(?P<secret>[A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE)
+_OWN_TOKEN = re.compile(r"\bblx_[A-Za-z0-9_-]{20,}")
+
 
 def redact_url(text: str) -> str:
-    """The text with every password in a URL or ``password=`` parameter replaced by ``***``; all else unchanged."""
+    """The text with every password in a URL, ``password=`` parameter and bearer token replaced by ``***``."""
     if "://" in text and "@" in text:
         text = "".join(map(_mask_login, _BETWEEN_WORDS.split(text)))
+    if "earer " in text or "EARER " in text:
+        text = _BEARER.sub(rf"\g<before>{MASK}", text)
+    if "blx_" in text:
+        text = _OWN_TOKEN.sub(f"blx_{MASK}", text)
     return _PARAMETER.sub(rf"\g<before>{MASK}", text)
 
 

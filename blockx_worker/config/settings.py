@@ -30,6 +30,7 @@ from blockx_worker.config.annotations import (
 )
 from blockx_worker.config.cluster_settings import EtcdSettings, ShadowSettings
 from blockx_worker.config.io_settings import IoSettings
+from blockx_worker.config.security_settings import TlsSettings
 
 __all__ = [
     "AdmissionSettings",
@@ -215,6 +216,19 @@ class RpcSettings(Section, frozen=True, kw_only=True):
     keepalive_timeout_ms: Annotated[
         int, ms(100, DAY_MS, "A connection that gives none for so long is closed.")
     ] = 10_000
+    max_connections: Annotated[
+        int, count(1, 1_000_000, "Open connections, whatever they do; further ones are turned away.")
+    ] = 512
+    max_concurrent_streams: Annotated[
+        int,
+        count(1, 1_000_000, "Requests under way at once on one connection; clients hold back further ones."),
+    ] = 100
+    max_header_bytes: Annotated[
+        int, size(KIB, MIB, "Headers of one request, each with 32 bytes more than its name and value.")
+    ] = 16 * KIB
+    handshake_timeout_ms: Annotated[
+        int, ms(10, 600_000, "Longest time for TLS and the HTTP/2 greeting of a new connection.")
+    ] = 10_000
     max_watch_ids: Annotated[int, count(1, 100_000, "Task ids in one WatchTasks request.")] = 1000
     max_wait_ms: Annotated[int, ms(0, DAY_MS, "Longest wait_ms of a SubmitTask request.")] = 600_000
     progress_interval_ms: Annotated[int, ms(10, 60_000, "Watchers hear of progress at most this often.")] = (
@@ -302,9 +316,14 @@ class Settings(Section, frozen=True, kw_only=True):
         str | None,
         word("HOST:PORT under which clients reach the worker. Unset: listen.", kind="address"),
     ] = None
-    insecure: Annotated[
-        bool, word("Serve without encryption and tokens beyond loopback.", flag="--insecure")
-    ] = False
+    insecure: Annotated[bool, word("Serve without encryption beyond loopback.", flag="--insecure")] = False
+    tokens: Annotated[
+        str | None,
+        path("File of the tokens of which clients must show one. Unset: none is asked for.", flag="--tokens"),
+    ] = None
+    tokens_poll_ms: Annotated[int, ms(10, DAY_MS, "How often the tokens file is looked at for changes.")] = (
+        1000
+    )
     ready_file: Annotated[
         str | None, path("File that appears, complete, once the worker serves.", flag="--ready-file")
     ] = None
@@ -411,6 +430,7 @@ class Settings(Section, frozen=True, kw_only=True):
     stream_build: StreamBuildSettings = StreamBuildSettings()
     rpc: RpcSettings = RpcSettings()
     writers: WriterSettings = WriterSettings()
+    tls: TlsSettings = TlsSettings()
     io: IoSettings = IoSettings()
     etcd: EtcdSettings = EtcdSettings()
     shadow: ShadowSettings = ShadowSettings()

@@ -1,6 +1,6 @@
 """The boundary between grpclib and the handlers: no exception passes it, and every request is counted.
 
-A refusal becomes its status. A defect becomes INTERNAL and one log line with its traceback. A client that is gone is
+Tokens are judged before anything of the body is read. A refusal becomes its status. A defect becomes INTERNAL and one log line with its traceback. A client that is gone is
 nobody's fault. Whatever happens, the server and the other requests go on.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
@@ -20,8 +21,10 @@ from grpclib.server import Stream
 from h2.exceptions import ProtocolError
 
 from blockx_worker.model.errors import ErrorCode, WorkerError
+from blockx_worker.rpc.access import OPEN_GATE, Gate
 from blockx_worker.rpc.errors import INTERNAL_MESSAGE, to_grpc_error
 from blockx_worker.rpc.receive import receive
+from blockx_worker.security.tokens import Scope
 
 __all__ = ["Requests", "Send", "Service", "StreamFunction", "handler", "streaming", "unary"]
 
@@ -48,8 +51,9 @@ class Service:
 
 @attrs.define
 class Requests:
-    """The requests under way: their number, and whether the server ends them now."""
+    """The requests under way: who may make them, their number, and whether the server ends them now."""
 
+    gate: Gate = OPEN_GATE
     running: int = 0
     closing: bool = False
     _idle: trio.Event = attrs.field(factory=trio.Event)
@@ -72,13 +76,24 @@ class Requests:
 
 
 def handler(
-    function: StreamFunction, requests: Requests, cardinality: Cardinality, request: type, reply: type
+    function: StreamFunction,
+    requests: Requests,
+    cardinality: Cardinality,
+    request: type,
+    reply: type,
+    *,
+    admit: Callable[[Stream[Any, Any]], None] | None,
 ) -> Handler:
-    """A method that reads and answers its stream by itself, behind the boundary."""
+    """A method that reads and answers its stream by itself, behind the boundary.
+
+    ``admit`` raises for a request that may not be made; None = open to everybody.
+    """
 
     async def guarded(stream: Stream[Any, Any]) -> None:
         with requests.counted(), _cancelled_by_client(stream):
             try:
+                if admit is not None:
+                    admit(stream)
                 await function(stream)
             except WorkerError as error:
                 raise to_grpc_error(error) from None
@@ -111,14 +126,21 @@ def _cancelled_by_client(stream: Stream[Any, Any]) -> Iterator[None]:
 
 
 def unary(
-    function: Callable[[Q], Awaitable[Any]], requests: Requests, max_bytes: int, request: type[Q], reply: type
+    function: Callable[[Q], Awaitable[Any]],
+    requests: Requests,
+    max_bytes: int,
+    request: type[Q],
+    reply: type,
+    *,
+    scope: Scope | None,
 ) -> Handler:
-    """A method with one request and one answer."""
+    """A method with one request and one answer. ``scope`` None = open to everybody."""
 
     async def answer(stream: Stream[Any, Any]) -> None:
         await stream.send_message(await function(await receive(stream, max_bytes)))
 
-    return handler(answer, requests, Cardinality.UNARY_UNARY, request, reply)
+    admit = None if scope is None else partial(requests.gate.admit, scope=scope)
+    return handler(answer, requests, Cardinality.UNARY_UNARY, request, reply, admit=admit)
 
 
 def streaming(
@@ -127,10 +149,19 @@ def streaming(
     max_bytes: int,
     request: type[Q],
     reply: type,
+    *,
+    scope: Callable[[Q], Scope] | None,
 ) -> Handler:
-    """A method with one request and a stream of answers; ``function`` gets the request and what sends one answer."""
+    """A method with one request and a stream of answers; ``function`` gets the request and what sends one answer.
+
+    ``scope`` tells what a request needs, once it is known; None = open to everybody.
+    """
 
     async def answer(stream: Stream[Any, Any]) -> None:
-        await function(await receive(stream, max_bytes), stream.send_message)
+        message = await receive(stream, max_bytes)
+        if scope is not None:
+            requests.gate.admit(stream, scope(message))
+        await function(message, stream.send_message)
 
-    return handler(answer, requests, Cardinality.UNARY_STREAM, request, reply)
+    admit = None if scope is None else requests.gate.admit
+    return handler(answer, requests, Cardinality.UNARY_STREAM, request, reply, admit=admit)

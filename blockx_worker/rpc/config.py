@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+
 import attrs
+
+from blockx_worker.rpc.access import OPEN_GATE, Gate
 
 __all__ = ["RequestLimits", "RpcConfig"]
 
@@ -39,6 +43,10 @@ class RpcConfig:
     ``port`` 0 picks a free one. ``max_request_bytes`` limits one request message. A client that does not answer a ping
     for ``keepalive_timeout_s`` is gone; pings go out every ``keepalive_time_s``. ``health_poll_s`` is how soon a health
     watcher hears of a change. ``close_timeout_s`` bounds how long running requests may take to end at shutdown.
+
+    ``max_connections`` counts all that are open, whatever they do. A connection has ``handshake_timeout_s`` for TLS and
+    its HTTP/2 greeting, may have ``max_concurrent_streams`` requests under way, and ``max_header_bytes`` of headers in
+    each, names and values and 32 bytes a header. ``tls`` None = plain text. ``gate`` judges tokens.
     """
 
     host: str = "127.0.0.1"
@@ -48,4 +56,10 @@ class RpcConfig:
     keepalive_timeout_s: float = 20.0
     health_poll_s: float = 0.5
     close_timeout_s: float = 5.0
+    max_connections: int = 512
+    handshake_timeout_s: float = 10.0
+    max_concurrent_streams: int = 100
+    max_header_bytes: int = 16 * 2**10
+    tls: ssl.SSLContext | None = None
+    gate: Gate = OPEN_GATE
     limits: RequestLimits = RequestLimits()

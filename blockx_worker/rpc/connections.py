@@ -1,7 +1,8 @@
-"""grpclib's server with connections that the worker can close.
+"""grpclib's server with connections that the worker can close and limit.
 
 ``Server.close`` of grpclib leaves connections open; here they get GOAWAY and are closed. A frame of unknown type would
-end the connection with an error; HTTP/2 says to ignore it.
+end the connection with an error; HTTP/2 says to ignore it. Whatever bytes a client sends, they end its own connection
+at most, without a line in the log that looks like a defect.
 """
 
 from __future__ import annotations
@@ -15,71 +16,124 @@ from grpclib.config import Configuration
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 from h2.config import H2Configuration
-from h2.events import UnknownFrameReceived
+from h2.events import RemoteSettingsChanged, UnknownFrameReceived
+from h2.settings import SettingCodes
 
 from blockx_worker.rpc.boundary import Service
+from blockx_worker.rpc.config import RpcConfig
 from blockx_worker.rpc.receive import Codec
-from blockx_worker.rpc.transport import AbortingTransport
+from blockx_worker.rpc.transport import AbortingTransport, keepalive_configuration
+from blockx_worker.telemetry.log import get_logger
 
-__all__ = ["WorkerServer"]
+__all__ = ["ServerConnection", "WorkerServer"]
+
+log = get_logger(__name__)
 
 CLOSE_LINGER_S = 1.0
 """How long a closing connection may take to send what is left."""
 
 
 class WorkerServer(Server):
-    """A grpclib server that knows its connections."""
+    """A grpclib server that knows its connections and gets them from outside: it does not listen by itself."""
 
-    def __init__(self, services: Collection[Service], config: Configuration) -> None:
-        super().__init__(services, codec=Codec(), config=config)
-        self._open: set[_ServerProtocol] = set()
+    def __init__(self, services: Collection[Service], config: RpcConfig) -> None:
+        keepalive = keepalive_configuration(config.keepalive_time_s, config.keepalive_timeout_s)
+        super().__init__(services, codec=Codec(), config=keepalive)
+        self._limits = config
+        self._open: set[ServerConnection] = set()
 
-    @property
-    def bound(self) -> tuple[str, int]:
-        """Host and port of the first listening socket."""
-        assert isinstance(self._server, asyncio.Server)
-        host, port, *_ = self._server.sockets[0].getsockname()
-        return host, port
+    def connection(self) -> ServerConnection:
+        """The protocol of a new connection, to be given a transport."""
+        plain = self._protocol_factory()
+        return ServerConnection(plain.handler, plain.config, plain.h2_config, self._limits, self._open)
+
+    def cancel_requests(self) -> None:
+        """Cancel every running request."""
+        for handler in self._handlers:
+            handler.close()
 
     async def close_connections(self) -> None:
         """On Trio: tell every client to go (GOAWAY), close, and wait for that.
 
         A client that takes nothing is cut off after ``CLOSE_LINGER_S``, so this ends also when it is shielded.
         """
-        for protocol in list(self._open):
-            protocol.shut()
-        for protocol in list(self._open):
-            await protocol.lost.wait()
-
-    def _protocol_factory(self) -> H2Protocol:
-        plain = super()._protocol_factory()
-        return _ServerProtocol(plain.handler, plain.config, plain.h2_config, self._open)
+        for connection in list(self._open):
+            connection.shut("the worker is shutting down")
+        for connection in list(self._open):
+            await connection.lost.wait()
 
 
-class _ServerProtocol(H2Protocol):
+class ServerConnection(H2Protocol):
+    """One connection. ``greeted``: the client's HTTP/2 greeting is there, or never comes; ``lost``: it is over."""
+
     def __init__(
-        self, handler: Any, config: Configuration, h2_config: H2Configuration, open_set: set[_ServerProtocol]
+        self,
+        handler: Any,
+        config: Configuration,
+        h2_config: H2Configuration,
+        limits: RpcConfig,
+        open_set: set[ServerConnection],
     ) -> None:
         super().__init__(handler, config, h2_config)
+        self._limits = limits
         self._open_set = open_set
+        self.greeted = trio.Event()
         self.lost = trio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say our greeting, limits included."""
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(AbortingTransport(transport, CLOSE_LINGER_S))
+        self._limit()
+        self.processor.processors[RemoteSettingsChanged] = self._greet
         self.processor.processors[UnknownFrameReceived] = _ignore
         self._open_set.add(self)
 
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        if self.connection.is_closing():  # TLS may have some left
+            return
+        try:
+            events = self.connection.feed(data)
+            self.connection.flush()
+            for event in events:
+                self.processor.process(event)
+            self.connection.flush()
+        except Exception as error:  # noqa: BLE001  # whatever a client sends must not look like a defect of ours
+            log.debug("broken_connection", reason=str(error) or type(error).__name__)
+            if not self.connection.is_closing():
+                self.connection.flush()  # the GOAWAY that says so
+            self.processor.close("the client broke the rules of HTTP/2")
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over."""
         self._open_set.discard(self)
         super().connection_lost(exc)
+        self.greeted.set()
         self.lost.set()
 
-    def shut(self) -> None:
+    def shut(self, reason: str) -> None:
+        """Say GOAWAY and close."""
         if not self.connection.is_closing():
             self.connection._connection.close_connection()  # noqa: SLF001  # grpclib has no way to send GOAWAY
             self.connection.flush()
-            self.processor.close("the worker is shutting down")
+            self.processor.close(reason)
+
+    def _limit(self) -> None:
+        """Tell the client, and hold it to the header limit at once, whether it listens or not."""
+        h2 = self.connection._connection  # noqa: SLF001  # grpclib has no setting for these
+        h2.update_settings(
+            {
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.max_concurrent_streams,
+                SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.max_header_bytes,
+            }
+        )
+        h2.decoder.max_header_list_size = self._limits.max_header_bytes
+        self.connection.flush()
+
+    def _greet(self, event: RemoteSettingsChanged) -> None:
+        self.greeted.set()
+        self.processor.process_remote_settings_changed(event)
 
 
 def _ignore(_event: object) -> None:

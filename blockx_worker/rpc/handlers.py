@@ -16,6 +16,7 @@ from blockx_worker.rpc import replies, requests
 from blockx_worker.rpc.boundary import Requests, Send, Service, streaming, unary
 from blockx_worker.rpc.config import RpcConfig
 from blockx_worker.rpc.pb.blockx.worker import v1 as pb
+from blockx_worker.security.tokens import Scope
 
 __all__ = ["WORKER_SERVICE", "worker_service"]
 
@@ -27,24 +28,45 @@ def worker_service(api: WorkerApi, config: RpcConfig, running: Requests) -> Serv
     handlers = _Handlers(api, config)
     most = config.max_request_bytes
 
-    def one(function: Any, request: type, reply: type) -> Any:
-        return unary(function, running, most, request, reply)
+    def one(scope: Scope, function: Any, request: type, reply: type) -> Any:
+        return unary(function, running, most, request, reply, scope=scope)
 
     return Service(
         WORKER_SERVICE,
         {
             "RequestTaskSlot": one(
-                handlers.request_task_slot, pb.RequestTaskSlotRequest, pb.RequestTaskSlotResponse
+                Scope.SUBMIT,
+                handlers.request_task_slot,
+                pb.RequestTaskSlotRequest,
+                pb.RequestTaskSlotResponse,
             ),
-            "SubmitTask": one(handlers.submit_task, pb.SubmitTaskRequest, pb.SubmitTaskResponse),
-            "GetTaskResult": one(handlers.get_task_result, pb.GetTaskResultRequest, pb.GetTaskResultResponse),
-            "WatchTasks": streaming(handlers.watch_tasks, running, most, pb.WatchTasksRequest, pb.TaskEvent),
-            "CancelTask": one(handlers.cancel_task, pb.CancelTaskRequest, pb.CancelTaskResponse),
+            "SubmitTask": one(
+                Scope.SUBMIT, handlers.submit_task, pb.SubmitTaskRequest, pb.SubmitTaskResponse
+            ),
+            "GetTaskResult": one(
+                Scope.READ, handlers.get_task_result, pb.GetTaskResultRequest, pb.GetTaskResultResponse
+            ),
+            "WatchTasks": streaming(
+                handlers.watch_tasks,
+                running,
+                most,
+                pb.WatchTasksRequest,
+                pb.TaskEvent,
+                scope=_watch_scope,
+            ),
+            "CancelTask": one(
+                Scope.SUBMIT, handlers.cancel_task, pb.CancelTaskRequest, pb.CancelTaskResponse
+            ),
             "GetWorkerStatus": one(
-                handlers.get_worker_status, pb.GetWorkerStatusRequest, pb.GetWorkerStatusResponse
+                Scope.READ, handlers.get_worker_status, pb.GetWorkerStatusRequest, pb.GetWorkerStatusResponse
             ),
         },
     )
+
+
+def _watch_scope(request: pb.WatchTasksRequest) -> Scope:
+    """An owner decides over the life of the task; who observes only reads."""
+    return Scope.READ if request.observe else Scope.SUBMIT
 
 
 @attrs.frozen

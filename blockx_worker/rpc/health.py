@@ -1,4 +1,4 @@
-"""The standard health service: SERVING while the worker can take work.
+"""The standard health service: SERVING while the worker can take work. It asks for no token.
 
 The worker has no event for that, so a watcher's handler looks at it every ``health_poll_s``.
 """
@@ -31,8 +31,12 @@ def health_service(is_serving: Callable[[], bool], config: RpcConfig, running: R
     return Service(
         HEALTH_SERVICE,
         {
-            "Check": unary(handlers.check, running, most, pb.HealthCheckRequest, pb.HealthCheckResponse),
-            "Watch": streaming(handlers.watch, running, most, pb.HealthCheckRequest, pb.HealthCheckResponse),
+            "Check": unary(
+                handlers.check, running, most, pb.HealthCheckRequest, pb.HealthCheckResponse, scope=None
+            ),
+            "Watch": streaming(
+                handlers.watch, running, most, pb.HealthCheckRequest, pb.HealthCheckResponse, scope=None
+            ),
         },
     )
 

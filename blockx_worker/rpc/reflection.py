@@ -7,6 +7,7 @@ file imports another or declares extensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ from blockx_worker.rpc.boundary import Requests, Service, handler
 from blockx_worker.rpc.descriptors import descriptor_pool
 from blockx_worker.rpc.pb.grpc.reflection import v1, v1alpha
 from blockx_worker.rpc.receive import receive_or_end
+from blockx_worker.security.tokens import Scope
 
 __all__ = ["REFLECTION_SERVICES", "reflection_services"]
 
@@ -45,6 +47,7 @@ def _method(reflection: _Reflection, running: Requests) -> Any:
         Cardinality.STREAM_STREAM,
         pb.ServerReflectionRequest,
         pb.ServerReflectionResponse,
+        admit=partial(running.gate.admit, scope=Scope.READ),
     )
 
 

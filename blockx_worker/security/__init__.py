@@ -1,0 +1,1 @@
+"""Who may talk to the worker: certificates and tokens."""
