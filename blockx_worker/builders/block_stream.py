@@ -91,7 +91,7 @@ class BatchCutter:
         """The next batch, with the last block that is complete with it; None after the last one.
 
         The calls after the batch are looked at already, so a block whose last call ends a batch is complete with it, and so
-        are blocks behind it without calls.
+        are blocks behind it without calls. While the first block of the range is not complete, it is the one before it.
         """
         args: list[msgspec.Raw] = []
         room = self._max_bytes
