@@ -5,6 +5,7 @@
     run
     └─ services          started in this order, stopped in reverse
        ├─ functions      follows the function folder
+       ├─ io             back ends that calls may ask
        ├─ orchestrator   dispatch actor · retry timer · one nursery for each task
        ├─ executors      one task for each process, with reader and writer of its link
        ├─ tick           leases, deadlines, purge, observations, sweeps
@@ -31,25 +32,15 @@ import msgspec
 import trio
 
 from blockx_worker import bridge
-from blockx_worker.assembly import Surroundings, Worker, assemble, make_spawner, rpc_config
-from blockx_worker.builders.block_table import BlockTableBuilder
-from blockx_worker.builders.call_list import CallListBuilder
-from blockx_worker.builders.registry import BuilderRegistry
+from blockx_worker.assembly import Worker, assemble, rpc_config
 from blockx_worker.cluster import Registration, make_shadow
+from blockx_worker.config.errors import ConfigError
 from blockx_worker.config.load import LoadedSettings
 from blockx_worker.config.settings import Settings
 from blockx_worker.core.events import DrainExpired, DrainStarted
+from blockx_worker.deployment import surroundings_of
+from blockx_worker.executors.interpreter import check_executor_python
 from blockx_worker.executors.places import RuntimeDirectory
-from blockx_worker.functions.directory import DirectoryFunctionProvider
-from blockx_worker.functions.static import StaticFunctionProvider
-from blockx_worker.io.folder import FolderBlockStore
-from blockx_worker.io.postgres import PostgresLimits
-from blockx_worker.plugins.block_write import BlockWritePlugin
-from blockx_worker.plugins.registry import PluginRegistry
-from blockx_worker.plugins.return_value import ReturnValuePlugin
-from blockx_worker.plugins.targets import Targets
-from blockx_worker.ports import CallBuilder, FunctionProvider, WriterPlugin
-from blockx_worker.profiles import PROFILES
 from blockx_worker.rpc.access import OPEN_GATE, Gate
 from blockx_worker.rpc.server import serve
 from blockx_worker.security.advice import security_advice
@@ -79,11 +70,22 @@ def run(loaded: LoadedSettings) -> int:
     configure_logging(settings.log.format, settings.log.level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
+        _check_interpreter(settings)
         return trio.run(_main, settings)
+    except* ConfigError as group:
+        for error in _leaves(group):
+            for problem in getattr(error, "problems", [str(error)]):
+                log.error("cannot_start", error=problem)  # noqa: TRY400 - the sentence is enough
     except* OSError as group:  # an address in use, a folder that is not there: for whoever started us to mend
         for error in _leaves(group):
             log.error("cannot_start", error=str(error))  # noqa: TRY400 - the sentence is enough
     return EXIT_CANNOT_START
+
+
+def _check_interpreter(settings: Settings) -> None:
+    if settings.executor_python is not None:
+        env = {name: os.environ[name] for name in settings.executor_env_allow if name in os.environ}
+        check_executor_python(settings.executor_python, env)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -100,7 +102,7 @@ async def _main(settings: Settings) -> int:
         for stale in places.removed:
             log.info("stale_directory_removed", path=str(stale))
         async with bridge.open_loop():
-            worker = assemble(settings, _surroundings(settings, places))
+            worker = assemble(settings, surroundings_of(settings, places))
             try:
                 async with trio.open_nursery() as nursery:
                     services = ServiceStack(nursery)
@@ -152,6 +154,7 @@ async def _start(
 
         nursery.start_soon(give_up)
         await services.start("functions", worker.functions.run)
+        await services.start("io", worker.io.run)
         await services.start("orchestrator", worker.orchestrator.run)
         await services.start("executors", worker.supervisor.run)
         await services.start("tick", worker.tick)
@@ -213,50 +216,6 @@ async def _first_of(*waits: Callable[[], Awaitable[None]]) -> None:
 
         for wait in waits:
             nursery.start_soon(run, wait)
-
-
-def _surroundings(settings: Settings, places: RuntimeDirectory) -> Surroundings:
-    threads = WorkerThreads()
-    profile = PROFILES[settings.profile]
-    return Surroundings(
-        threads=threads,
-        clock=SystemClock(),
-        spawner=make_spawner(settings),
-        places=places,
-        functions=_functions(settings, threads),
-        builders=BuilderRegistry(part for part in _builders(settings) if part.type in profile.builders),
-        plugins=PluginRegistry(part for part in _plugins(settings) if part.type in profile.plugins),
-    )
-
-
-def _builders(settings: Settings) -> list[CallBuilder]:
-    store = FolderBlockStore(settings.blocks_dir) if settings.blocks_dir is not None else None
-    return [CallListBuilder(), BlockTableBuilder(store)]
-
-
-def _plugins(settings: Settings) -> list[WriterPlugin]:
-    targets = Targets(settings.targets, allow_urls=settings.urls_allowed)
-    writer = BlockWritePlugin(
-        targets,
-        busy_timeout_ms=settings.writers.sqlite_busy_timeout_ms,
-        batch_rows=settings.writers.batch_rows,
-        max_buffered_bytes=settings.writers.max_buffered_bytes,
-        postgres=PostgresLimits(
-            connect_timeout_ms=settings.writers.postgres_connect_timeout_ms,
-            statement_timeout_ms=settings.writers.postgres_statement_timeout_ms,
-            lock_timeout_ms=settings.writers.postgres_lock_timeout_ms,
-            pool_size=settings.writers.postgres_pool_size,
-        ),
-    )
-    return [ReturnValuePlugin(), writer]
-
-
-def _functions(settings: Settings, threads: WorkerThreads) -> FunctionProvider:
-    if settings.functions_dir is None:
-        return StaticFunctionProvider({})
-    return DirectoryFunctionProvider(
-        settings.functions_dir, threads, poll_interval_ms=settings.functions_poll_ms
-    )
 
 
 def _write_ready_file(settings: Settings, address: str) -> None:

@@ -212,6 +212,7 @@ def _dispatcher_config(settings: Settings) -> DispatcherConfig:
         DispatcherConfig,
         dispatcher,
         selection_sample_size=dispatcher.executor_selection_sample_size,
+        executor_share=settings.executor_share,
         function_load_timeout_ms=settings.function_load_timeout_ms,
         max_outstanding_batches=settings.stream_build.max_outstanding_batches,
     )

@@ -59,6 +59,7 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[s
         )
     yield from _check_addresses(settings, origins)
     yield from _check_folders(settings, origins)
+    yield from _check_block_source(settings, origins)
     yield from _check_targets(settings, origins)
     yield from _check_cluster(settings, bad)
     yield from _check_tls(settings.tls, bad)
@@ -144,6 +145,26 @@ def _check_folders(settings: Settings, origins: Mapping[str, str]) -> Iterator[s
             settings.runtime_dir,
             origins["runtime_dir"],
             f"too long for socket paths: expected at most {MAX_RUNTIME_DIR_BYTES} bytes",
+        )
+
+
+def _check_block_source(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    name = settings.blocks_target
+    if name is None:
+        return
+    if settings.blocks_dir is not None:
+        yield problem_line(
+            "blocks_target", name, origins["blocks_target"], "blocks_dir is set as well: give one"
+        )
+    if not settings.targets.get(name, "").startswith("postgres"):
+        accepted = (
+            ", ".join(n for n, url in settings.targets.items() if url.startswith("postgres")) or "none there"
+        )
+        yield problem_line(
+            "blocks_target",
+            name,
+            origins["blocks_target"],
+            f"expected a PostgreSQL database of [targets]: {accepted}",
         )
 
 

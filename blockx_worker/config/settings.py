@@ -76,6 +76,14 @@ class DispatcherSettings(Section, frozen=True, kw_only=True):
     executor_max_runnable: Annotated[
         int, count(1, 65_536, "Runnable calls above which an executor gets no new ones.")
     ] = 128
+    executor_memory_recycle_bytes: Annotated[
+        int,
+        size(
+            0,
+            1 << 50,
+            "Memory of an executor above which it gets no new calls and, once empty, is replaced; 0 = never.",
+        ),
+    ] = 0
     executor_selection_sample_size: Annotated[
         int,
         count(
@@ -308,6 +316,13 @@ class Settings(Section, frozen=True, kw_only=True):
     ] = None
     blocks_dir: Annotated[
         str | None, path("Folder store of block tables, read by table tasks.", flag="--blocks")
+    ] = None
+    blocks_target: Annotated[
+        str | None,
+        word("Name in [targets] of the PostgreSQL database whose tables are read, instead of blocks_dir."),
+    ] = None
+    blocks_schema: Annotated[
+        str | None, word("Schema of those tables. Unset: the first of the login's search path.")
     ] = None
     listen: Annotated[
         str, word("HOST:PORT of the gRPC server; port 0 picks a free one.", kind="address", flag="--listen")

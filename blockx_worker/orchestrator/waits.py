@@ -15,7 +15,7 @@ import msgspec
 from blockx_executor.wire.messages import CallError, CallWaiting, ResumeCall, ResumeCallPayload
 from blockx_worker.dispatch.commands import ServeCallIo
 from blockx_worker.dispatch.events import CallWaitOver, CallWaitRequested, DispatchEvent, SubcallRequested
-from blockx_worker.model.errors import CallErrorKind
+from blockx_worker.model.errors import CallErrorKind, IoErrorKind
 from blockx_worker.orchestrator.code import CodeDesk, CodeSource
 from blockx_worker.orchestrator.runtime import TaskRuntime
 from blockx_worker.ports import IoAnswer, IoError, IoRequest, StepFailed
@@ -94,7 +94,7 @@ class WaitDesk:
         except Exception as error:  # the boundary of a back end: a defect fails the one call
             log.exception("backend_defect", task_id=wait.task_id, call_id=frame.call_id, backend=wait.backend)
             message = f"internal error of back end {wait.backend} ({type(error).__name__}: {error})"
-            answer = IoAnswer(error=IoError(kind="IO_DEFECT", message=message))
+            answer = IoAnswer(error=IoError(kind=IoErrorKind.IO_BACKEND_FAILED, message=message))
         self._world.post(
             CallWaitOver(
                 executor_id=command.executor_id,

@@ -53,7 +53,7 @@ async def test_a_defect_in_a_back_end_fails_the_call_not_the_worker(autojump_clo
 
     async with worker(FakeIo({"oracle": broken})) as harness:
         result, _ = await harness.run(call_task("t", "ask", [["why"]]))
-        assert "IO_DEFECT" in result.failure.message
+        assert "IO_BACKEND_FAILED" in result.failure.message
         again, _ = await harness.run(call_task("u", "double", [[1]]))
         assert again.state is TaskState.SUCCEEDED
 
