@@ -19,15 +19,21 @@ import traceback
 from typing import Final
 
 from blockx_executor import sdk
+from blockx_executor.descriptors import raise_descriptor
 from blockx_executor.engine import Engine
+from blockx_executor.forks import install_fork_guard
+from blockx_executor.guard import Guard
 from blockx_executor.inbox import Inbox
-from blockx_executor.link import Link, LinkLost, MalformedFrame, leave
+from blockx_executor.link import Link, LinkLost, MalformedFrame, leave, leave_without_link
 from blockx_executor.loader import Loader
 from blockx_executor.mainthread import MainThread
 from blockx_executor.modules import FunctionFinder, install_imports
 from blockx_executor.monitor import Monitor
 from blockx_executor.pulse import Pulse
+from blockx_executor.runtime import CallRuntime
 from blockx_executor.scheduler import Scheduler
+from blockx_executor.spawned import CodePath
+from blockx_executor.turns import Turns
 from blockx_executor.userlog import LogWriter, install_user_output
 from blockx_executor.wire import exit_codes
 from blockx_executor.wire.blackbox import BLACKBOX_BYTES, BlackBoxWriter
@@ -35,6 +41,7 @@ from blockx_executor.wire.blackbox import BLACKBOX_BYTES, BlackBoxWriter
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 _SWITCH_INTERVAL_S: Final = 0.001  # how late the monitor may be while Python code runs; the default is 5 ms
 
 
@@ -52,7 +59,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         engine.run()
     except LinkLost as error:
-        leave(exit_codes.LINK_LOST, f"The connection to the worker is lost: {error}.")
+        if error.closed_here:
+            engine.blame_last()
+        leave_without_link(error)
     except MalformedFrame as error:
         leave(exit_codes.MALFORMED_FRAME, str(error))
     except BaseException:  # noqa: BLE001 - a fault of ours; the worker replaces the process
@@ -64,7 +73,7 @@ def _build(options: argparse.Namespace) -> Engine:
     main_thread = MainThread()
     main_thread.install()
     link = Link(_connect(options.socket_path))
-    log = LogWriter(main_thread, descriptor=1, lines_per_s=options.log_lines_per_s)
+    log = LogWriter(main_thread, descriptor=raise_descriptor(os.dup(1)), lines_per_s=options.log_lines_per_s)
     scheduler = Scheduler(
         max_inflight=options.executor_max_inflight, max_runnable=options.executor_max_runnable
     )
@@ -72,6 +81,8 @@ def _build(options: argparse.Namespace) -> Engine:
     loader = Loader(finder)
     inbox = Inbox(link=link, scheduler=scheduler, loader=loader)
     pulse = Pulse(executor_id=options.executor_id, link=link, main=main_thread, scheduler=scheduler)
+    guard = Guard(main_thread)
+    turns = Turns(link=link, main=main_thread, box=box)
     engine = Engine(
         link=link,
         main=main_thread,
@@ -81,11 +92,15 @@ def _build(options: argparse.Namespace) -> Engine:
         pulse=pulse,
         log=log,
         box=box,
+        guard=guard,
+        turns=turns,
         load_timeout_ms=options.function_load_timeout_ms,
     )
-    sdk.attach(engine)
+    sdk.attach(CallRuntime(link=link, main=main_thread, scheduler=scheduler, loader=loader, turns=turns))
     install_user_output(log)
     install_imports(finder, main_thread)
+    sys.path = CodePath(sys.path, finder)
+    install_fork_guard(main_thread, link, log, _ask_for_death_signal)
     Monitor(
         engine=engine,
         link=link,
@@ -93,6 +108,7 @@ def _build(options: argparse.Namespace) -> Engine:
         inbox=inbox,
         pulse=pulse,
         log=log,
+        guard=guard,
         heartbeat_ms=options.heartbeat_interval_ms,
         load_timeout_ms=options.function_load_timeout_ms,
     ).start()
@@ -128,13 +144,19 @@ def _at_least_one(text: str) -> int:
 
 def _die_with_parent(parent_pid: int | None) -> None:
     """Ask for SIGKILL when the parent ends; it may have ended before the request, hence the comparison after it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        leave(exit_codes.USAGE, f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}.")
+    error = _ask_for_death_signal()
+    if error:
+        leave(exit_codes.USAGE, f"prctl(PR_SET_PDEATHSIG) failed: {error}.")
     if parent_pid is not None and os.getppid() != parent_pid:
         leave(
             exit_codes.PARENT_GONE, f"The parent is {os.getppid()}, not {parent_pid}: the worker has ended."
         )
+
+
+def _ask_for_death_signal() -> str:
+    """Ask for SIGKILL when the parent ends; why that failed, or nothing."""
+    failed = _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
+    return os.strerror(ctypes.get_errno()) if failed else ""
 
 
 def _page(path: str | None) -> memoryview:
@@ -154,7 +176,7 @@ def _connect(path: str) -> socket.socket:
         sock.connect(path)
     except OSError as error:
         leave(exit_codes.USAGE, f"--socket-path {path}: {error}.")
-    return sock
+    return socket.socket(fileno=raise_descriptor(sock.detach()))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ hub and keeps its greenlet.
 Three rules carry everything else:
 
 * The main thread holds the link's lock except in user code and while it waits for the socket (`link`).
-* User code runs between `_own` and `_disown`; only there is the thread unmasked (`mainthread`). The flag is a plain
+* User code runs between `Turns.own` and `Turns.disown`; only there is the thread unmasked (`mainthread`). The flag is a plain
   store around the call of user code, and the outer ``except`` stores it again, so an interrupt that strikes between
   the end of user code and the first store is caught and the second store ends it.
 * Whether a call was stopped is decided once, after the window is closed: user code that swallowed the interrupt and
@@ -21,26 +21,26 @@ from __future__ import annotations
 
 import contextvars
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import greenlet
 import msgspec
 
-from blockx_executor.answers import completed, failed, stopped, waiting
+from blockx_executor.answers import completed, failed, stopped
 from blockx_executor.calls import NEVER, BudgetExceeded, Call, CallState
 from blockx_executor.failure import Failure, fill_report
+from blockx_executor.forks import leave_child
+from blockx_executor.guard import Guard
 from blockx_executor.inbox import Inbox
 from blockx_executor.link import Link
 from blockx_executor.loader import Entry, Loader
 from blockx_executor.mainthread import MainThread
 from blockx_executor.pulse import Pulse
 from blockx_executor.scheduler import Scheduler
-from blockx_executor.sdk import CurrentCall
+from blockx_executor.turns import Turns, account, stop_tracing
 from blockx_executor.userlog import LogWriter
-from blockx_executor.waits import Answer, Request
 from blockx_executor.wire.blackbox import BlackBoxWriter
 from blockx_executor.wire.json_reading import ArgsInvalid, decode_args
 from blockx_executor.wire.json_rules import OutputNotJson, OutputTooLarge, encode_output
@@ -60,6 +60,8 @@ _KINDS: Final[dict[type[BaseException], str]] = {
 }
 
 _now: Final = time.monotonic_ns
+_gettrace: Final = sys.gettrace
+_getprofile: Final = sys.getprofile
 
 
 class Engine:
@@ -79,6 +81,8 @@ class Engine:
         pulse: Pulse,
         log: LogWriter,
         box: BlackBoxWriter,
+        guard: Guard,
+        turns: Turns,
         load_timeout_ms: int,
     ) -> None:
         self._link = link
@@ -89,13 +93,17 @@ class Engine:
         self._pulse = pulse
         self._log = log
         self._box = box
+        self._guard = guard
+        self._turns = turns
+        self._own = turns.own
+        self._disown = turns.disown
         self._load_timeout_ms = load_timeout_ms
         self.activity = 0
         self.on_busy: Callable[[], None] = lambda: None
         self._hub = greenlet.getcurrent()
         self._idle: list[greenlet.greenlet] = []
         self._next: Call | None = None
-        self._switched_ns = 0
+        self._first: Call | None = None
         self._context = contextvars.copy_context()
 
     # --- the hub ------------------------------------------------------------------------------------------------
@@ -111,10 +119,16 @@ class Engine:
             else:
                 self._wait()
 
+    def blame_last(self) -> None:
+        """Name the call that broke the link in the black box; nobody when several have run since it was whole."""
+        if self._turns.last is self._first:
+            self._turns.blame_last()
+
     def _service(self) -> None:
         """Send what is finished, take in what has come, wake who has slept enough."""
         self.activity += 1
         self.on_busy()
+        self._guard.restore()
         if self._pulse.due:
             self._pulse.send()
         self._link.flush()
@@ -125,13 +139,14 @@ class Engine:
         scheduler, link = self._scheduler, self._link
         ahead, ready = scheduler.ahead, scheduler.ready
         started = _now()
+        self._first = ahead[0] if ahead else ready[0]
         while ready or ahead:
             call = scheduler.take() if ahead else ready.popleft()
             if call.greenlet is None:
                 self._start(call)
             else:
                 call.greenlet.switch()
-            if link.queued >= _SERVICE_RESULTS or self._switched_ns - started >= _SERVICE_NS:
+            if link.queued >= _SERVICE_RESULTS or self._turns.switched_ns - started >= _SERVICE_NS:
                 return
 
     def _start(self, call: Call) -> None:
@@ -194,10 +209,12 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - whatever user code raises fails its call, and nothing else
             main.masked = True
             call.error = error
+        if main.forked:
+            leave_child(call.error)
         now = _now()
         if call.stop is None and now > call.deadline_ns:
             call.stop = BudgetExceeded  # native code that kept the monitor from running, but did return
-        self._account(call, now)
+        account(call, now)
         if call.error is None and call.stop is None:
             self._disown(now)
             self._end(call)
@@ -206,27 +223,6 @@ class Engine:
             failure = self._report(call)
             self._disown(_now())
             self._finish_failed(call, failure)
-
-    def _own(self, call: Call) -> None:
-        """The call owns the main thread from now on; gives the lock away."""
-        now, left_ns = _now(), call.left_ns()
-        call.slice_started_ns = now
-        call.deadline_ns = now + left_ns
-        self._box.running(call.payload.call_no, now, 0 if left_ns == NEVER else left_ns // _MS + 1)
-        self._main.running = call
-        self._link.lock.release()
-
-    def _account(self, call: Call, now: int) -> None:
-        owned = now - call.slice_started_ns
-        call.used_ns += owned
-        call.ran_ns += owned
-
-    def _disown(self, now: int) -> None:
-        """The engine owns the main thread again; takes the lock."""
-        self._link.lock.acquire()
-        self._main.running = None
-        self._box.idle(now)
-        self._switched_ns = now
 
     def _load(self, call: Call) -> Entry:
         """Compile and import the code of ``call``, with the lock given away; masked, so nothing interrupts it."""
@@ -243,6 +239,8 @@ class Engine:
                 payload.function_code_digest, payload.entry_selector, payload.function_id, in_use
             )
         finally:
+            if main.forked:
+                leave_child(None)
             self._link.lock.acquire()
             main.running = None
             main.loading = False
@@ -283,122 +281,17 @@ class Engine:
         if call.partial_lines:
             self._log.finish(call)
 
-    # --- the SDK's side -----------------------------------------------------------------------------------------
-
-    def current(self) -> CurrentCall:
-        """The call that asks, for `sdk.current`."""
-        call = self._asking("current")
-        payload = call.payload
-        left_ms = max(0, call.deadline_ns - _now()) // _MS if call.budget_ns else None
-        return CurrentCall(
-            task_id=payload.task_id,
-            call_id=call.call_id,
-            function_id=payload.function_id,
-            attempt=payload.attempt_seq,
-            remaining_budget_ms=left_ms,
-            deadline_unix_ms=payload.task_deadline_unix_ms,
-        )
-
-    def function_id(self, name: str, function: object) -> str:
-        """The id of ``function``, for `sdk.call` and `sdk.gather`."""
-        call = self._asking(name)
-        if isinstance(function, str):
-            return function
-        code = self._loader.get(call.payload.function_code_digest)
-        assert code is not None  # code in use is not evicted
-        return code.function_id(function)
-
-    def sleep(self, seconds: float) -> None:
-        """Let the asking call rest, for `sdk.sleep`."""
-        call = self._asking("sleep")
-        if not 0 <= seconds < NEVER / 1e9:
-            raise ValueError(f"sdk.sleep({seconds!r}): seconds must be a number from 0 on.")
-        self._main.masked = True
-        try:
-            if call.stop is None:
-                self._rest(call, int(seconds * 1e9))
-            self._bring_stop(call)
-        finally:
-            self._main.unmask()
-
-    def wait(self, name: str, requests: Sequence[Request]) -> list[Answer]:
-        """Let the asking call wait for the worker, for all that `sdk` asks of it."""
-        call = self._asking(name)
-        answers: list[Answer | None] = []
-        self._main.masked = True
-        try:
-            if call.stop is None and requests:
-                answers = self._await(call, requests)
-            self._bring_stop(call)
-        finally:
-            self._main.unmask()
-        return answers  # type: ignore[return-value]  # complete, or the call is stopped
-
-    def _rest(self, call: Call, rest_ns: int) -> None:
-        now = self._step_aside(call)
-        left_ns = call.left_ns()
-        self._scheduler.sleep(call, now + min(rest_ns, left_ns))
-        self._hub.switch()
-        call.state = CallState.RUNNING
-        call.used_ns += min(_now() - now, rest_ns, left_ns)  # the wait in the queue after waking is free
-        if rest_ns >= left_ns and call.stop is None and not call.left_ns():
-            call.stop = BudgetExceeded
-        self._own(call)
-
-    def _await(self, call: Call, requests: Sequence[Request]) -> list[Answer | None]:
-        now = self._step_aside(call)
-        left_ns = call.left_ns()
-        if not left_ns:
-            call.stop = BudgetExceeded
-            self._own(call)
-            return []
-        left_ms = 0 if left_ns == NEVER else -(-left_ns // _MS)
-        wait = self._scheduler.wait(call, len(requests), now)
-        for request_id, request in zip(list(wait.open), requests, strict=True):
-            self._link.send(waiting(call, request_id, request, left_ms))
-        self._hub.switch()
-        call.state = CallState.RUNNING
-        call.wait = None
-        self._own(call)
-        return wait.answers
-
-    def _step_aside(self, call: Call) -> int:
-        """End the slice of ``call``; returns the time."""
-        now = _now()
-        self._account(call, now)
-        self._disown(now)
-        return now
-
-    def _bring_stop(self, call: Call) -> None:
-        """Make the end of the mask raise the stop of ``call``, if there is one."""
-        if call.stop is not None and not call.deferred:
-            call.deferred = True
-            call.note_signal(_now())
-
-    def _asking(self, name: str) -> Call:
-        main = self._main
-        if threading.get_ident() != main.ident:
-            raise RuntimeError(
-                f"sdk.{name}() was used in a thread; only the code of the call itself may use the SDK."
-            )
-        call = main.running
-        if call is None or main.masked or call.reporting:
-            raise RuntimeError(
-                f"sdk.{name}() was used where no call runs, such as the top level of a module."
-            )
-        if greenlet.getcurrent() is not call.greenlet:
-            raise RuntimeError(
-                f"sdk.{name}() was used in a greenlet of its own; use it in the code of the call itself."
-            )
-        asyncio = sys.modules.get("asyncio")
-        if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public function raises
-            raise RuntimeError(f"sdk.{name}() was used inside a running asyncio loop, which it would block.")
-        return call
-
 
 def _invoke(entry: Any, args: msgspec.Raw) -> bytes:
-    """Arguments, result and all that user code left behind die in here, where their destructors may be interrupted."""
-    return encode_output(entry(*decode_args(args)))
+    """Arguments, result and all that user code left behind die in here, where their destructors may be interrupted.
+
+    A trace function that it left behind would be called in the engine, and in the calls after it.
+    """
+    try:
+        return encode_output(entry(*decode_args(args)))
+    finally:
+        if _gettrace() is not None or _getprofile() is not None:
+            stop_tracing()
 
 
 def _release(error: BaseException | None) -> None:

@@ -8,6 +8,8 @@ Sending never blocks: what the socket does not take stays here in order, and `wa
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import socket
@@ -22,7 +24,7 @@ from blockx_executor.wire import exit_codes
 from blockx_executor.wire.framing import SIDECAR_MAGIC, FrameDecoder, FrameError, split_body
 from blockx_executor.wire.messages import FromExecutor, ResumeCall, ToExecutor
 
-__all__ = ["Incoming", "Link", "LinkLost", "MalformedFrame", "WithSidecar", "leave"]
+__all__ = ["Incoming", "Link", "LinkLost", "MalformedFrame", "WithSidecar", "leave", "leave_without_link"]
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RECEIVE_ROUNDS: Final = 8
@@ -31,7 +33,14 @@ _CONGESTED_BYTES: Final = 1024 * 1024
 
 
 class LinkLost(Exception):
-    """The worker is gone, and with it the purpose of this process."""
+    """The worker is gone, and with it the purpose of this process.
+
+    ``closed_here``: it is this process that closed the descriptor.
+    """
+
+    def __init__(self, reason: str, *, closed_here: bool = False) -> None:
+        super().__init__(reason)
+        self.closed_here = closed_here
 
 
 class MalformedFrame(Exception):
@@ -152,13 +161,19 @@ class Link:
             self.flush()
             self._poll.poll(10)
 
+    def abandon(self) -> None:
+        """In a forked child: close this end, which the parent goes on using."""
+        self.lock = threading.Lock()
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
+
     def _send(self, data: memoryview) -> int:
         try:
             return self._sock.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise LinkLost(str(error)) from None
+            raise _lost(error) from None
 
     def _receive(self) -> bytes:
         try:
@@ -166,15 +181,28 @@ class Link:
         except BlockingIOError:
             return b""
         except OSError as error:
-            raise LinkLost(str(error)) from None
+            raise _lost(error) from None
         if not data:
             raise LinkLost("the worker closed the connection")
         return data
 
 
+def _lost(error: OSError) -> LinkLost:
+    return LinkLost(str(error), closed_here=error.errno in (errno.EBADF, errno.ENOTSOCK))
+
+
 def _malformed(body: bytes, error: Exception) -> MalformedFrame:
     shown = body[:120].decode("utf-8", "backslashreplace")
     return MalformedFrame(f"A frame of {len(body)} bytes is not a message: {error}. {shown!r}")
+
+
+def leave_without_link(error: LinkLost) -> NoReturn:
+    """End the process because its link is gone."""
+    if error.closed_here:
+        leave(
+            exit_codes.LINK_CLOSED_HERE, f"Code that ran here closed the connection to the worker: {error}."
+        )
+    leave(exit_codes.LINK_LOST, f"The connection to the worker is lost: {error}.")
 
 
 def leave(code: int, sentence: str) -> NoReturn:

@@ -24,15 +24,19 @@ INTERRUPT_SIGNAL: Final = signal.SIGRTMIN + 6
 
 
 class MainThread:
-    """Shared by engine, monitor, SDK and output streams; plain attributes, each stored whole under the GIL."""
+    """Shared by engine, monitor, SDK and output streams; plain attributes, each stored whole under the GIL.
 
-    __slots__ = ("ident", "loading", "masked", "running")
+    ``forked`` is true in processes that user code forked (`forks`).
+    """
+
+    __slots__ = ("forked", "ident", "loading", "masked", "running")
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
         self.running: Call | None = None
         self.loading = False
         self.masked = True
+        self.forked = False
 
     def install(self) -> None:
         """Install the handler; to be called on the main thread."""

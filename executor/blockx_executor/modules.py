@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from blockx_executor.mainthread import MainThread
 from blockx_executor.names import MODULE_PREFIX
 
-__all__ = ["FunctionFinder", "SourceTree", "dotted", "install_imports"]
+__all__ = ["FunctionFinder", "SourceTree", "dotted", "import_function", "install_imports"]
 
 _INIT: Final = "/__init__"
 
@@ -140,13 +140,14 @@ class FunctionFinder:
 def install_imports(finder: FunctionFinder, main: MainThread) -> None:
     """Make ``finder`` and the masked imports those of this interpreter; done once."""
     sys.meta_path.insert(0, finder)
-    builtins.__import__ = _import_function(finder.trees, main, builtins.__import__)
+    builtins.__import__ = _masked(main, import_function(finder.trees, builtins.__import__))
     importlib.import_module = _masked(main, importlib.import_module)
 
 
-def _import_function(
-    trees: Mapping[str, SourceTree], main: MainThread, original: Callable[..., types.ModuleType]
+def import_function(
+    trees: Mapping[str, SourceTree], original: Callable[..., types.ModuleType]
 ) -> Callable[..., types.ModuleType]:
+    """An ``__import__`` that finds in ``trees`` what their own code imports, and asks ``original`` for all else."""
     modules = sys.modules
 
     def find(
@@ -166,7 +167,7 @@ def _import_function(
         module = original(f"{root}.{name}", globals, locals, fromlist, 0)
         return module if fromlist else modules[f"{root}.{top}"]
 
-    return _masked(main, find)
+    return find
 
 
 def _masked(main: MainThread, function: Callable[..., types.ModuleType]) -> Callable[..., types.ModuleType]:

@@ -23,8 +23,9 @@ from typing import Final
 from blockx_executor.answers import load_timed_out
 from blockx_executor.calls import NEVER, BudgetExceeded, Call
 from blockx_executor.engine import Engine
+from blockx_executor.guard import Guard
 from blockx_executor.inbox import Inbox
-from blockx_executor.link import Link, LinkLost, MalformedFrame, leave
+from blockx_executor.link import Link, LinkLost, MalformedFrame, leave, leave_without_link
 from blockx_executor.mainthread import MainThread
 from blockx_executor.pulse import Pulse
 from blockx_executor.userlog import LogWriter
@@ -49,6 +50,7 @@ class Monitor:
         inbox: Inbox,
         pulse: Pulse,
         log: LogWriter,
+        guard: Guard,
         heartbeat_ms: int,
         load_timeout_ms: int,
     ) -> None:
@@ -58,6 +60,7 @@ class Monitor:
         self._inbox = inbox
         self._pulse = pulse
         self._log = log
+        self._guard = guard
         self._heartbeat_ns = heartbeat_ms * _MS
         self._load_timeout_ms = load_timeout_ms
         self._beat_ns = time.monotonic_ns() + self._heartbeat_ns
@@ -86,7 +89,7 @@ class Monitor:
                 self._wake.wait(self._rest_ns(time.monotonic_ns()) / 1e9)
                 self._wake.clear()
         except LinkLost as error:
-            leave(exit_codes.LINK_LOST, f"The connection to the worker is lost: {error}.")
+            leave_without_link(error)
         except MalformedFrame as error:
             leave(exit_codes.MALFORMED_FRAME, str(error))
         except BaseException:  # noqa: BLE001 - without its monitor a process must not go on
@@ -150,6 +153,9 @@ class Monitor:
         if call.stop is None and now >= call.deadline_ns:
             call.stop = BudgetExceeded
         if call.stop is not None and (call.signals == 0 or now >= call.next_signal_ns):
+            # Not the first one: it had no effect. Or the signal is known to reach no handler of ours.
+            if call.signals or not self._guard.signals_arrive():
+                self._guard.restore_soon()
             call.note_signal(now)
             self._main.interrupt()
 

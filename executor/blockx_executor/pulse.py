@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from blockx_executor.calls import Call
+from blockx_executor.descriptors import raise_descriptor
 from blockx_executor.link import Link
 from blockx_executor.mainthread import MainThread
 from blockx_executor.scheduler import Scheduler
@@ -28,7 +29,7 @@ class Pulse:
         self._main = main
         self._scheduler = scheduler
         self._sequence = 0
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = -1
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
 
     def send(self) -> None:
@@ -58,4 +59,19 @@ class Pulse:
 
     def _memory_bytes(self) -> int:
         """Resident memory, the second number of /proc/self/statm."""
-        return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_bytes
+        try:
+            return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_bytes
+        except (
+            OSError,
+            ValueError,
+            IndexError,
+        ):  # not open yet, or user code closed it, or it is another file by now
+            return self._open_statm()
+
+    def _open_statm(self) -> int:
+        try:
+            descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            self._statm = raise_descriptor(descriptor)
+            return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_bytes
+        except OSError:  # no descriptor is free; the next heartbeat tries again
+            return 0

@@ -51,6 +51,10 @@ class LogWriter:
         self._room = select.poll()
         self._room.register(descriptor, select.POLLOUT)
 
+    def start_anew(self) -> None:
+        """In a forked child: whoever holds the lock is not here."""
+        self._lock = threading.RLock()
+
     def write(self, stream: str, text: str) -> None:
         """Write the lines of ``text``; an unfinished one waits for its rest."""
         self._undisturbed(lambda call: self._write_lines(call, stream, text))
@@ -200,6 +204,9 @@ class UserStream(io.TextIOBase):
         """It is."""
         return True
 
+    def close(self) -> None:
+        """Stay open for the calls to come."""
+
     def fileno(self) -> int:
         """The real descriptor: what is written there is raw output."""
         return self._descriptor
@@ -218,6 +225,9 @@ class _ByteStream(io.RawIOBase):
 
     def writable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        """As the stream above."""
 
 
 class _UserLogHandler(logging.Handler):
