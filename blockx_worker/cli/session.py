@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn, TypeVar
 
 import attrs
 import click
 import trio
 
+from blockx_worker.cli.cluster import ClusterDestination
 from blockx_worker.cli.credentials import client_credentials
 from blockx_worker.cli.errors import CommandFailed, Interrupted, Unreachable
 from blockx_worker.cli.outputs import OutputSpool
@@ -28,8 +30,8 @@ LONGEST_PAUSE_S = 2.0
 SHORT_TASK_MS = 200  # a task that ends so soon needs no watch
 
 
-def talk(address: str, work: Callable[[WorkerClient], Awaitable[T]]) -> T:
-    """Connect, do the work, and turn what goes wrong into a message and an exit code."""
+def talk(address: str | ClusterDestination, work: Callable[[WorkerClient], Awaitable[T]]) -> T:
+    """Connect to a worker or through a registry, do the work, and turn what goes wrong into a message and an exit code."""
     credentials = client_credentials()
     try:
         return trio.run(_connected, address, credentials, work)
@@ -40,10 +42,18 @@ def talk(address: str, work: Callable[[WorkerClient], Awaitable[T]]) -> T:
         if isinstance(error, TlsFailed):
             raise CommandFailed(f"cannot connect to {address}: {error.detail}") from None
         if isinstance(error, WorkerUnreachable):
-            raise Unreachable.at(address, error.detail) from None
+            raise _unreachable(address, error) from None
         if isinstance(error, RequestFailed):
             raise CommandFailed(f"{address} failed to answer: {error}; its log says more") from None
         raise error from None
+
+
+def _unreachable(address: str | ClusterDestination, error: WorkerUnreachable) -> Unreachable:
+    if isinstance(address, str):
+        return Unreachable.at(address, error.detail)
+    return Unreachable(
+        f"{error}\nAre workers running with that etcd and prefix? `blockx config` shows theirs."
+    )
 
 
 async def see_through(
@@ -68,16 +78,26 @@ async def copy_outputs(client: WorkerClient, task_id: str, spool: OutputSpool) -
 
 
 async def _connected(
-    address: str, credentials: dict[str, Any], work: Callable[[WorkerClient], Awaitable[T]]
+    address: str | ClusterDestination,
+    credentials: dict[str, Any],
+    work: Callable[[WorkerClient], Awaitable[T]],
 ) -> T:
     """Ctrl-C is a signal to be received: as an exception it would strike the asyncio side in the middle of its work."""
     async with trio.open_nursery() as nursery:
         await nursery.start(_leave_on_signal, nursery.cancel_scope)
-        async with WorkerClient.connect(address, **credentials) as client:
+        async with _connection(address, credentials) as client:
             outcome = await work(client)
         nursery.cancel_scope.cancel()
         return outcome
     raise Interrupted
+
+
+def _connection(
+    address: str | ClusterDestination, credentials: dict[str, Any]
+) -> AbstractAsyncContextManager[WorkerClient]:
+    if isinstance(address, str):
+        return WorkerClient.connect(address, **credentials)
+    return address.connect(credentials)
 
 
 async def _leave_on_signal(leave: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:

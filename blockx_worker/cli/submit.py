@@ -14,6 +14,7 @@ import attrs
 import click
 
 from blockx_worker.cli.args import args_list, check_request_size, read_args_file
+from blockx_worker.cli.cluster import ClusterDestination, cluster_destination, cluster_options
 from blockx_worker.cli.credentials import credentials_options
 from blockx_worker.cli.errors import Exit
 from blockx_worker.cli.options import ADDRESS, BLOCKS, DURATION
@@ -47,6 +48,8 @@ class Common:
     """Options of both kinds of tasks; each may stand before or after ``calls`` and ``table``."""
 
     address: str | None = None
+    etcd: list[str] | None = None
+    prefix: str | None = None
     task_id: str | None = None
     timeout: int | None = None
     budget: int | None = None
@@ -54,6 +57,16 @@ class Common:
     collect_all: bool | None = None
     no_wait: bool | None = None
     as_json: bool | None = None
+
+    def destination(self) -> str | ClusterDestination:
+        """The worker, or the cluster that has one; UsageError if neither or both were named."""
+        if self.address is not None and (self.etcd is not None or self.prefix is not None):
+            raise click.UsageError("--to names a worker, --etcd and --prefix choose one; give either")
+        if self.etcd is not None:
+            return cluster_destination(self.etcd, self.prefix)
+        if self.address is None:
+            raise click.UsageError("which worker? add --to HOST:PORT, or --etcd HOST:PORT --prefix P")
+        return self.address
 
     def merged(self, later: dict[str, Any]) -> Common:
         """These options, with those that were given again replaced."""
@@ -76,7 +89,7 @@ def common_options(command: F) -> F:
     )
     for option in reversed(options):
         command = option(command)
-    return credentials_options(command)
+    return credentials_options(cluster_options(command))
 
 
 @click.group()
@@ -182,7 +195,6 @@ def table(
     if target is None or table is None:
         _run(options, _task(options, function, config, ReturnValueResultHandler()), output)
     else:
-        assert options.address is not None
         handler = BlockWriteHandler(_absolute_target(target, options.address), table, mode)
         _run(options, _task(options, function, config, handler), output)
 
@@ -195,16 +207,15 @@ def report(result: TaskResult, *, as_json: bool) -> Exit:
     return Exit.SUCCEEDED if result.state is TaskState.SUCCEEDED else Exit.TASK_FAILED
 
 
-def _absolute_target(target: str, address: str) -> str:
-    """A relative SQLite file means our current directory, as long as the worker is on this machine."""
-    local = is_loopback(parse_address(address)[0])
+def _absolute_target(target: str, address: str | None) -> str:
+    """A relative SQLite file means our current directory, unless the worker is on another machine."""
+    local = address is None or is_loopback(parse_address(address)[0])
     return absolute_sqlite(target, Path.cwd()) if local else target
 
 
 def _complete(ctx: click.Context, common: dict[str, Any], output: str | None) -> Common:
     options: Common = ctx.obj.merged(common)
-    if options.address is None:
-        raise click.UsageError("which worker? add --to HOST:PORT")
+    options.destination()  # usage errors come before anything else
     if options.no_wait and output is not None:
         raise click.UsageError(
             "--no-wait returns before there are outputs; read them later with `blockx result --output`"
@@ -237,13 +248,13 @@ def _new_task_id(function: str) -> str:
 
 
 def _run(options: Common, task: Task, output: str | None) -> None:
-    assert options.address is not None
+    destination = options.destination()
     if options.no_wait:
-        _hand_over(options.address, task, as_json=bool(options.as_json))
+        _hand_over(destination, task, as_json=bool(options.as_json))
         return
     with open_spool(output) as spool:
         with open_progress() as view:
-            result = talk(options.address, partial(see_through, task=task, spool=spool, view=view))
+            result = talk(destination, partial(see_through, task=task, spool=spool, view=view))
         if result is None:
             click.echo(f"left before the end of task {task.task_id}", err=True)
             sys.exit(Exit.INTERRUPTED)
@@ -260,10 +271,10 @@ def _is_complete(task: Task, result: TaskResult) -> bool:
     return collected and result.failure is not None and result.failure.code is TaskFailureCode.CALLS_FAILED
 
 
-def _hand_over(address: str, task: Task, *, as_json: bool) -> None:
-    async def work(client: WorkerClient) -> SubmitReply:
-        return await client.submit(task)
+def _hand_over(destination: str | ClusterDestination, task: Task, *, as_json: bool) -> None:
+    async def work(client: WorkerClient) -> tuple[SubmitReply, str]:
+        return await client.submit(task), client.address
 
-    reply = talk(address, work)
+    reply, address = talk(destination, work)
     click.echo(snapshot_json(reply.snapshot) if as_json else task.task_id)
     click.echo(f"follow it: blockx watch --to {address} {task.task_id}", err=True)
