@@ -149,9 +149,11 @@ def retry_due(books: DispatchBooks, event: CallRetryDue, out: list[DispatchComma
         books.drop(out, "CallRetryDue", "attempt is not in back-off", event.call_id)
     else:
         call.in_backoff = False
+        if call.following:
+            return
         if call.sub is not None:
             run_subcall(books, call)
-        elif not call.following:
+        else:
             books.enqueue(call)
 
 

@@ -64,7 +64,7 @@ def complete_call(books: DispatchBooks, call: Call, output: bytes) -> None:
     if not task.stopping:
         if task.window_full:
             books.wake(task)
-        share_output(books, task, call.key, output)
+        share_output(books, call, output)
     elif not task.calls:
         books.soil(task)
     end_call(books, task, call.batch, call.index, _SUCCEEDED, output)

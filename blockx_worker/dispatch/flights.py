@@ -12,9 +12,9 @@ The leader of a key is in ``task.flights``. Who waits for whom must have no circ
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from blockx_worker.dispatch.books import DispatchBooks
-from blockx_worker.dispatch.cache import CallKey
 from blockx_worker.dispatch.failures import AttemptFailure
 from blockx_worker.dispatch.launch import run_subcall
 from blockx_worker.dispatch.records import Answer, Call, TaskCalls
@@ -33,14 +33,16 @@ def follow(call: Call, leader: Call) -> None:
     leader.followers.append(call)
 
 
-def share_output(books: DispatchBooks, task: TaskCalls, key: CallKey, output: bytes) -> None:
+def share_output(books: DispatchBooks, call: Call, output: bytes) -> None:
     """The first output for a key answers all that wait for it, also when another call than the leader had it first."""
+    task, key = call.task, call.key
     leader = task.flights.pop(key, None)
-    if leader is not None:
-        task.cache.put(key, output)
-        if leader.followers:
-            _owe(books, task, Answer(leader.followers, output, None))
-            leader.followers = None
+    if leader is not call:
+        _overtaken(books, call, leader, output)
+        return
+    task.cache.put(key, output)
+    if call.followers:
+        _owe(books, task, Answer(call.followers, output, None))
 
 
 def share_failure(books: DispatchBooks, call: Call, failure: AttemptFailure) -> None:
@@ -75,16 +77,29 @@ def hand_over(books: DispatchBooks, call: Call) -> None:
 
 
 def pass_on(books: DispatchBooks, call: Call) -> bool:
-    """A root call has lost its executor and will need another: if a subcall waits for it, they change places.
+    """A root call has lost its executor and will need another: it waits for an equal call instead, if there is one.
 
-    False: nothing has changed, and the call must be queued.
+    If subcalls wait for it, the first of them and the call change places. If another call had its result first, that
+    is its answer. False: nothing has changed, and the call must be queued.
     """
-    if not call.followers or call.task.flights.get(call.key) is not call:
+    task, key = call.task, call.key
+    if call.function.no_cache:
         return False
-    heir = _first_subcall(call.followers)
-    if heir is None:
+    leader = task.flights.get(key)
+    if leader is call:
+        heir = _first_subcall(call.followers or ())
+        if heir is not None:
+            _take_lead(books, heir, call)
+        return heir is not None
+    output = task.cache.get(key)
+    if output is not None:
+        call.following = True
+        _owe(books, task, Answer(deque((call,)), output, None))
+    elif leader is not None:
+        follow(call, leader)
+    else:
+        task.flights[key] = call
         return False
-    _take_lead(books, heir, call)
     return True
 
 
@@ -104,6 +119,26 @@ def begin_subcall(books: DispatchBooks, call: Call, parent: Call) -> None:
         run_subcall(books, call)
     else:
         follow(call, leader)
+
+
+def _overtaken(books: DispatchBooks, call: Call, leader: Call | None, output: bytes) -> None:
+    """A call that did not lead has returned; a leader that only stands in a queue need not run any more."""
+    task, key = call.task, call.key
+    if call.function.no_cache:
+        return
+    if key not in task.cache:
+        task.cache.put(key, output)
+    if leader is None:
+        return
+    waiting = _waiting_for(leader)
+    leader.followers = None
+    if leader.state is _READY:
+        if leader.sub is None and not leader.in_backoff:
+            books.withdraw(leader)
+        leader.following = True
+        waiting.appendleft(leader)
+    if waiting:
+        _owe(books, task, Answer(waiting, output, None))
 
 
 def _take_lead(books: DispatchBooks, heir: Call, leader: Call) -> None:
@@ -128,7 +163,7 @@ def _waiting_for(leader: Call) -> deque[Call]:
     return deque(call for call in leader.followers or () if call.state is not _DONE)
 
 
-def _first_subcall(calls: deque[Call]) -> Call | None:
+def _first_subcall(calls: Iterable[Call]) -> Call | None:
     return next((call for call in calls if call.sub is not None and call.state is not _DONE), None)
 
 

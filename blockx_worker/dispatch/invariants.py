@@ -117,7 +117,8 @@ def _check_places(books: DispatchBooks, task: TaskCalls) -> None:
     for leader in records:
         places.update(call.call_id for call in leader.followers or () if _is_ready(call))
     for executor in books.executors.ordered:
-        places.update(call.call_id for call in executor.held_back if call.task is task and _is_ready(call))
+        held_back = (call for call in executor.held_back if call.task is task and _is_ready(call))
+        places.update(call.call_id for call in held_back if not call.following)
     ready = Counter(call.call_id for call in records if _is_ready(call))
     assert places == ready, f"{task.task_id}: READY calls {ready} stand at {places}"
     assert not any(call.following for call in task.ready), f"{task.task_id}: a queued call follows another"

@@ -70,9 +70,10 @@ def check_flights(task: TaskCalls) -> None:
     for call in records.values():
         leads = task.flights.get(call.key) is call
         assert leads or call.followers is None, f"{name}: {call.call_id} has followers and does not lead"
-        assert (
-            leads or call.following or call.sub is not None or call.function.no_cache or call.started_seq
-        ), f"{name}: {call.call_id} runs beside the leader of its key"
+        beside = call.sub is not None or call.executor is not None or call.function.no_cache
+        assert leads or call.following or beside, (
+            f"{name}: {call.call_id} is queued beside the leader of its key"
+        )
     _check_no_circle(task)
 
 

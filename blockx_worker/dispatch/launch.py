@@ -65,7 +65,7 @@ def move_on(books: DispatchBooks, executor: Executor) -> None:
     books.stirred = True
     calls, executor.held_back = executor.held_back, []
     for call in calls:
-        if call.state is CallState.READY:
+        if call.state is CallState.READY and not call.following:
             _launch_subcall(books, call, executor)
 
 

@@ -51,7 +51,7 @@ def subcall_requested(books: DispatchBooks, event: SubcallRequested, out: list[D
 def complete_subcall(books: DispatchBooks, call: Call, sub: Subcall, output: bytes, used_ms: int) -> None:
     """A running subcall returned a value, for ``used_ms`` of its budget."""
     _close(call, sub, "completed")
-    share_output(books, call.task, call.key, output)
+    share_output(books, call, output)
     _give(books, sub.parent, sub.request_id, output, used_ms)
 
 
