@@ -244,7 +244,7 @@ def _given_back(books: DispatchBooks, call: Call) -> None:
     if call.sub is not None:
         executor = call.executor
         park(call, "returned")
-        if executor is not None:
+        if executor is not None and not pass_on(books, call):
             executor.held_back.insert(0, call)
         return
     call.task.attempts -= 1
@@ -268,11 +268,10 @@ def _refused(books: DispatchBooks, call: Call, now_ms: int, out: list[DispatchCo
 
 
 def _back_off(books: DispatchBooks, call: Call, step: str, due_ms: int, out: list[DispatchCommand]) -> None:
-    """The call stays the leader of its key while it waits, unless a subcall waits for it."""
+    """The call goes on leading its key while it waits, unless a subcall waits for it."""
     park(call, step)
     call.in_backoff = True
-    if call.sub is None:
-        pass_on(books, call)
+    pass_on(books, call)
     out.append(
         ArmCallRetry(
             task_id=call.task.task_id, call_id=call.call_id, attempt_seq=call.attempt_seq, due_ms=due_ms

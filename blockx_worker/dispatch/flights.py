@@ -77,30 +77,26 @@ def hand_over(books: DispatchBooks, call: Call) -> None:
 
 
 def pass_on(books: DispatchBooks, call: Call) -> bool:
-    """A root call has lost its executor and will need another: it waits for an equal call instead, if there is one.
+    """A call has lost its executor and would run again: it waits for an equal call instead, if that is better.
 
-    If subcalls wait for it, the first of them and the call change places. If another call had its result first, that
-    is its answer. False: nothing has changed, and the call must be queued.
+    If subcalls wait for a root call, the first of them and the call change places. If another call had its result
+    first, that is its answer. False: the call must run, and be queued for it.
     """
     task, key = call.task, call.key
     if call.function.no_cache:
         return False
     leader = task.flights.get(key)
     if leader is call:
-        heir = _first_subcall(call.followers or ())
-        if heir is not None:
-            _take_lead(books, heir, call)
-        return heir is not None
+        return _displaced(books, call)
     output = task.cache.get(key)
     if output is not None:
         call.following = True
         _owe(books, task, Answer(deque((call,)), output, None))
-    elif leader is not None:
-        follow(call, leader)
-    else:
+    elif leader is None:
         task.flights[key] = call
-        return False
-    return True
+    elif call.sub is None:
+        follow(call, leader)
+    return call.following
 
 
 def begin_subcall(books: DispatchBooks, call: Call, parent: Call) -> None:
@@ -119,6 +115,15 @@ def begin_subcall(books: DispatchBooks, call: Call, parent: Call) -> None:
         run_subcall(books, call)
     else:
         follow(call, leader)
+
+
+def _displaced(books: DispatchBooks, leader: Call) -> bool:
+    """Subcalls do not wait for a root call that is queued."""
+    heir = None if leader.sub is not None else _first_subcall(leader.followers or ())
+    if heir is None:
+        return False
+    _take_lead(books, heir, leader)
+    return True
 
 
 def _overtaken(books: DispatchBooks, call: Call, leader: Call | None, output: bytes) -> None:

@@ -1,18 +1,16 @@
 """A naive model of the dispatcher.
 
 It knows each call's fate by the rules of retries and blame, written down once more in the plainest way: no queues, no
-window, no cache, no order. What a fact must lead to, it predicts to the letter. What a turn does, it only judges:
-nothing may be sent that is out, over, stopped, known or running elsewhere under the same key, and no executor may get
-more than it holds.
+window, no cache, no order. What a fact must lead to, it predicts to the letter, but for one thing: whether a subcall
+runs or waits for an equal one it only judges. What a turn does, it only judges as well: nothing may be sent that is
+out, over, stopped, known or running elsewhere under the same key, and no executor may get more than it holds.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
-from blockx_executor.wire.messages import CallCompleted, CallFailed, ExecuteCall
+from blockx_executor.wire.messages import CallCompleted, CallFailed, ReturnedCall
 from blockx_worker.dispatch.commands import (
     ArmCallRetry,
     BatchSettled,
@@ -21,105 +19,28 @@ from blockx_worker.dispatch.commands import (
     DispatchCalls,
     DispatchCommand,
     DispatchDropped,
+    GrantProduction,
     KillExecutor,
+    RecycleExecutor,
+    ResumeCalls,
+    ServeCallIo,
     StopCallProduction,
 )
 from blockx_worker.model.errors import TaskFailureCode
+from tests.stateful.dispatcher_judge import SendJudge
+from tests.stateful.dispatcher_rows import Held, Host, Row, Task
 
 Fact: TypeAlias = tuple[str, str, int]
-"""A command in short: ("retry", call id, due) · ("dropped", "", count) · ("cancel", call id, attempt)."""
+"""A command in short: ("retry", call id, due) · ("dropped", "", count) · ("cancel", call id, attempt) ·
+("resume", parent id, request) · ("io", call id, request) · ("recycle", executor id, 0) · ("grant", task id, batches)."""
 
 REFUSED_BACKOFF_MS = 10
-FINAL = ("BUDGET_EXCEEDED", "CANCELLED", "OUTPUT_NOT_JSON")
 SHARED = ("USER_ERROR", "OUTPUT_NOT_JSON")
+DROPPED: Fact = ("dropped", "", 1)
 
 
-@attrs.define
-class Row:
-    """One call: open, or how it ended."""
-
-    key: bytes
-    end: str = ""
-    output: bytes = b""
-    executor: str = ""
-    seq: int = 0
-    charged: int = 0
-    losses: int = 0
-    backing_off: bool = False
-    cancelled: bool = False
-
-
-@attrs.define(eq=False)
-class Task:
-    """One task and what it is allowed."""
-
-    task_id: str
-    rows: list[Row]
-    fast_fail: bool
-    max_attempts: int
-    base_ms: int
-    output_limit: int
-    budget_ms: int
-    stopping: bool = False
-    over_limit: bool = False
-    announced: bool = False
-    converged: bool = False
-    settled: int = 0
-    shared_failures: set[bytes] = attrs.field(factory=set)
-    produced: dict[bytes, set[bytes]] = attrs.field(factory=dict)
-
-    def row(self, call_id: str) -> Row:
-        return self.rows[int(call_id.rpartition("/")[2])]
-
-    def call_id(self, row: Row) -> str:
-        return f"{self.task_id}/{next(i for i, other in enumerate(self.rows) if other is row)}"
-
-
-@attrs.define(eq=False)
-class Held:
-    """An attempt that takes a context; ``task`` may have been dropped since."""
-
-    call: ExecuteCall
-    task: Task
-    cancelled_ms: int | None = None
-
-
-@attrs.define(eq=False)
-class Host:
-    """One executor."""
-
-    contexts: int
-    heard_ms: int
-    held: dict[tuple[str, int], Held] = attrs.field(factory=dict)
-    reads: list[tuple[int, int, int, bool]] = attrs.field(factory=list)
-    killed: bool = False
-    culprit: int = 0
-
-
-class DispatcherModel:
+class DispatcherModel(SendJudge):
     """See the module's text."""
-
-    def __init__(
-        self,
-        *,
-        max_inflight: int,
-        max_losses: int,
-        caches: bool,
-        heartbeat_timeout_ms: int,
-        grace_ms: int,
-        cancel_kill_ms: int,
-        load_ms: int,
-    ) -> None:
-        self.max_inflight = max_inflight
-        self.max_losses = max_losses
-        self.caches = caches
-        self.heartbeat_timeout_ms = heartbeat_timeout_ms
-        self.grace_ms = grace_ms
-        self.cancel_kill_ms = cancel_kill_ms
-        self.load_ms = load_ms
-        self.tasks: dict[str, Task] = {}
-        self.hosts: dict[str, Host] = {}
-        self.last_no = 0
 
     # --- facts: what must follow
 
@@ -135,9 +56,33 @@ class DispatcherModel:
                 strays += 1
                 continue
             del host.held[frame.call_id, frame.payload.attempt_seq]
-            if self.tasks.get(held.task.task_id) is held.task:
-                facts += self._ended(held.task, frame, now)
-        return facts + ([("dropped", "", strays)] if strays else [])
+            if self.is_live(held):
+                facts += self._abandon(held.task, held.row, now)
+                facts += self._ended(held.task, held.row, frame, now)
+        host.stuck = False
+        return facts + ([("dropped", "", strays)] if strays else []) + self.retired(host_id)
+
+    def given_back(self, host_id: str, calls: list[ReturnedCall]) -> list[Fact]:
+        host = self.hosts.get(host_id)
+        if host is None:
+            return [("dropped", "", len(calls))]
+        strays = 0
+        for call in calls:
+            held = host.held.get((call.call_id, call.attempt_seq))
+            if (
+                held is None
+                or held.task.task_id != call.task_id
+                or (self.is_live(held) and held.row.requests)
+            ):
+                strays += 1
+                continue
+            del host.held[call.call_id, call.attempt_seq]
+            if self.is_live(held):
+                held.row.executor = ""
+                if held.task.stopping and held.row.parent is None:
+                    held.row.end = "cancelled"
+        host.stuck, host.stuck_at = True, None
+        return ([("dropped", "", strays)] if strays else []) + self.retired(host_id)
 
     def refused(self, host_id: str, call_ids: list[str], now: int) -> list[Fact]:
         host = self.hosts.get(host_id)
@@ -146,52 +91,72 @@ class DispatcherModel:
         facts: list[Fact] = []
         for call_id in call_ids:
             matching = [key for key in host.held if key[0] == call_id]
-            living = [key for key in matching if self._lives(host.held[key].task)]
+            living = [key for key in matching if self.is_live(host.held[key])]
             for key in living or matching:
-                task = host.held.pop(key).task
+                held = host.held.pop(key)
                 if key in living:
-                    facts += self._refused(task, call_id, now)
+                    facts += self._abandon(held.task, held.row, now)
+                    facts += self._refused(held.task, held.row, now)
             if not matching:
-                facts.append(("dropped", "", 1))
-        return facts
+                facts.append(DROPPED)
+        return facts + self.retired(host_id)
 
     def due(self, task_id: str, call_id: str, seq: int) -> list[Fact]:
         task = self.tasks.get(task_id)
-        row = (
-            task.row(call_id)
-            if task is not None and int(call_id.rpartition("/")[2]) < len(task.rows)
-            else None
-        )
+        row = None if task is None else task.find(call_id)
         if task is None or row is None or task.stopping or not row.backing_off or row.seq != seq:
-            return [("dropped", "", 1)]
+            return [DROPPED]
         row.backing_off = False
         return []
+
+    def waits(self, host_id: str, call_id: str, task_id: str, seq: int, request_id: int) -> Row | None:
+        """Who may ask this, if anybody."""
+        held = self._bound(host_id, call_id, task_id, seq)
+        if held is None:
+            return None
+        self.hosts[host_id].stuck = False
+        held.row.started_seq = seq
+        return None if held.task.stopping or request_id in held.row.requests else held.row
+
+    def asked_io(self, host_id: str, call_id: str, task_id: str, seq: int, request_id: int) -> list[Fact]:
+        row = self.waits(host_id, call_id, task_id, seq, request_id)
+        if row is None:
+            return [DROPPED]
+        row.requests[request_id] = None
+        self.tasks[task_id].io_requests += 1
+        return [("io", call_id, request_id)]
+
+    def answered_io(self, host_id: str, call_id: str, task_id: str, seq: int, request_id: int) -> list[Fact]:
+        held = self._bound(host_id, call_id, task_id, seq)
+        if held is None or held.row.requests.get(request_id, held) is not None:
+            return [DROPPED]
+        del held.row.requests[request_id]
+        return [("resume", call_id, request_id)]
 
     def lost(
         self, host_id: str, exit_code: int | None, running_no: int, now: int, *, by_us: bool
     ) -> list[Fact]:
         host = self.hosts.pop(host_id, None)
         if host is None:
-            return [("dropped", "", 1)]
+            return [DROPPED]
         facts: list[Fact] = []
-        for (call_id, _), held in host.held.items():
-            if not self._lives(held.task):
-                continue
-            row, number = held.task.row(call_id), held.call.payload.call_no
-            row.executor = ""
-            if by_us and host.culprit:
-                kind = "EXECUTOR_WEDGED" if number == host.culprit else ""
-            elif exit_code == -9 and not by_us:
-                kind = ""
-            else:
-                kind = "EXECUTOR_LOST" if running_no == number else ""
-            facts += self._lost(held.task, row, kind, now)
+        live = [held for held in host.held.values() if self.is_live(held)]
+        guilty, kind = self._guilty(host, exit_code, running_no, by_us=by_us)
+        for held in live:
+            number = held.call.payload.call_no
+            held.row.started_losses += held.row.started_seq == held.row.seq or number == running_no
+        for held in live:
+            self._abandon(held.task, held.row, now, quietly=True)
+        for held in live:
+            if held.row.parent is None:
+                held.row.executor = ""
+                facts += self._lost(held.task, held.row, kind if held.row is guilty else "", now)
         return facts
 
     def drop(self, task_id: str, now: int) -> list[Fact]:
         task = self.tasks.pop(task_id, None)
         if task is None:
-            return [("dropped", "", 1)]
+            return [DROPPED]
         facts: list[Fact] = []
         for host in self.hosts.values():
             for (call_id, seq), held in host.held.items():
@@ -203,27 +168,18 @@ class DispatcherModel:
     # --- turns: what is allowed
 
     def judge_turn(self, commands: list[DispatchCommand], max_calls: int, now: int) -> None:
-        sent = [command for command in commands if isinstance(command, DispatchCalls)]
-        assert len({command.executor_id for command in sent}) == len(sent), (
-            "one DispatchCalls per executor and turn"
-        )
+        self.judge_sent(commands, now)
         touched = 0
         for command in commands:
             match command:
                 case DispatchCalls():
                     touched += len(command.calls)
-                    for call in command.calls:
-                        self._sent(command.executor_id, call, now)
+                case ResumeCalls():
+                    touched += len(command.frames)
+                    for frame in command.frames:
+                        self.shared(command.executor_id, frame)
                 case CancelCalls():
-                    touched += len(command.calls)
-                    for cancel in command.calls:
-                        held = self.hosts[command.executor_id].held[
-                            cancel.call_id, cancel.payload.attempt_seq
-                        ]
-                        assert held.cancelled_ms is None, "a cancel is ordered once"
-                        assert held.task.stopping, "only a stopped task cancels"
-                        held.cancelled_ms = now
-                        held.task.row(cancel.call_id).cancelled = True
+                    touched += self._cancelled(command, now)
                 case StopCallProduction():
                     task = self.tasks[command.task_id]
                     assert task.stopping, "production stops for a reason"
@@ -231,11 +187,21 @@ class DispatcherModel:
                     task.announced = True
                 case BatchSettled():
                     self._settled(self.tasks[command.task_id], command)
+                case GrantProduction():
+                    self.tasks[command.task_id].granted += command.batches
                 case ConvergeTaskCalls():
                     self._converged(self.tasks[command.task_id], command)
+                case RecycleExecutor():
+                    assert self.share != "all", "in a turn only tenants change"
+                    assert not self.hosts[command.executor_id].held, "only an empty executor is renewed"
+                    self.hosts[command.executor_id].killed = True
                 case _:
                     raise AssertionError(f"a turn never orders {command}")
         assert touched <= max_calls, "a turn touches no more than it may"
+        for task in self.tasks.values():
+            limit = self.max_batches + task.batches_settled
+            assert task.granted <= limit, "a batch is granted for one that settled"
+            assert task.granted == limit or not task.production_open or task.stopping, "a credit was lost"
 
     def judge_sweep(self, commands: list[DispatchCommand], now: int) -> None:
         kills = {command.executor_id: command for command in commands if isinstance(command, KillExecutor)}
@@ -263,33 +229,39 @@ class DispatcherModel:
                 assert now - host.heard_ms > self.heartbeat_timeout_ms, "only a silent executor is lost"
             host.killed = kill is not None
 
-    def judge_quiet(self, now: int) -> None:
-        """No turn is pending: whoever could go on has gone on."""
-        room = any(self._room(host, now) > 0 for host in self.hosts.values())
-        for task in self.tasks.values():
-            waits = any(row.executor or (row.backing_off and not task.stopping) for row in task.rows)
-            assert task.converged or waits or (not room and not task.stopping), f"{task.task_id} is stuck"
-            if task.stopping:
-                assert task.announced, "production was stopped"
-                for row in task.rows:
-                    assert not row.executor or row.cancelled, "what runs of a stopped task is cancelled"
-
     # --- inside
 
-    def _lives(self, task: Task) -> bool:
-        return self.tasks.get(task.task_id) is task
+    def _bound(self, host_id: str, call_id: str, task_id: str, seq: int) -> Held | None:
+        host = self.hosts.get(host_id)
+        held = None if host is None else host.held.get((call_id, seq))
+        if held is None or held.task.task_id != task_id or not self.is_live(held):
+            return None
+        return held
 
-    def _room(self, host: Host, now: int) -> int:
-        if host.killed or now - host.heard_ms > self.heartbeat_timeout_ms:
-            return 0
-        return min(host.contexts, self.max_inflight) - len(host.held)
+    def _abandon(self, task: Task, row: Row, now: int, *, quietly: bool = False) -> list[Fact]:
+        """All that a call waits for ends; what an executor holds of it becomes a zombie."""
+        below = list(row.below())
+        facts: list[Fact] = []
+        for subcall in below:
+            del task.subs[subcall.call_id]
+            subcall.end = "cancelled"
+            if subcall.executor and not quietly:
+                held = self.hosts[subcall.executor].held[subcall.call_id, subcall.seq]
+                held.cancelled_ms = now
+                facts.append(("cancel", subcall.call_id, subcall.seq))
+            subcall.requests.clear()
+        row.requests.clear()
+        return facts
 
-    def _ended(self, task: Task, frame: CallCompleted | CallFailed, now: int) -> list[Fact]:
-        row = task.row(frame.call_id)
+    def _ended(self, task: Task, row: Row, frame: CallCompleted | CallFailed, now: int) -> list[Fact]:
         row.executor = ""
         if isinstance(frame, CallCompleted):
             row.end, row.output = "ok", bytes(frame.payload.output)
             task.produced.setdefault(row.key, set()).add(row.output)
+            for other in task.equals(row):
+                other.beside |= bool(other.executor)  # it was overtaken
+            if row.parent is not None:
+                return self.answer(task, row)
             total = sum(len(other.output) for other in task.rows)
             if task.output_limit and total > task.output_limit and not task.stopping:
                 task.stopping = task.over_limit = True
@@ -299,15 +271,28 @@ class DispatcherModel:
             row.end = "cancelled"
             return []
         if kind == "DISPATCH_REFUSED":
-            return self._refused(task, frame.call_id, now)
+            return self._refused(task, row, now)
         user = kind in {"USER_ERROR", "SOMETHING_NEW"}
-        return self._charge(
-            task,
-            row,
-            now,
-            retryable=frame.payload.retryable if user else False,
-            shared=user or kind in SHARED,
-        )
+        retryable = frame.payload.retryable if user else False
+        if row.parent is not None:
+            row.end = "failed"
+            if (user or kind in SHARED) and not retryable:
+                task.shared_failures.add(row.key)
+            return self.answer(task, row)
+        return self._charge(task, row, now, retryable=retryable, shared=user or kind in SHARED)
+
+    def _guilty(
+        self, host: Host, exit_code: int | None, running_no: int, *, by_us: bool
+    ) -> tuple[Row | None, str]:
+        live = {held.call.payload.call_no: held.row for held in host.held.values() if self.is_live(held)}
+        if by_us and host.culprit:
+            row = live.get(host.culprit)
+            return (None if row is None else row.root), "EXECUTOR_WEDGED"
+        if exit_code == -9 and not by_us:
+            return None, ""
+        known = {held.call.payload.call_no for held in host.held.values()}
+        row = live.get(running_no) if running_no in known else host.alone()
+        return (None if row is None else row.root), "EXECUTOR_LOST"
 
     def _lost(self, task: Task, row: Row, kind: str, now: int) -> list[Fact]:
         if row.cancelled or (not kind and task.stopping):
@@ -320,20 +305,19 @@ class DispatcherModel:
             return self._charge(task, row, now, retryable=True, shared=False)
         return []
 
-    def _refused(self, task: Task, call_id: str, now: int) -> list[Fact]:
-        row = task.row(call_id)
+    def _refused(self, task: Task, row: Row, now: int) -> list[Fact]:
         row.executor = ""
-        if task.stopping:
+        if task.stopping and row.parent is None:
             row.end = "cancelled"
             return []
         row.backing_off = True
-        return [("retry", call_id, now + REFUSED_BACKOFF_MS)]
+        return [("retry", row.call_id, now + REFUSED_BACKOFF_MS)]
 
     def _charge(self, task: Task, row: Row, now: int, *, retryable: bool, shared: bool) -> list[Fact]:
         row.charged += 1
         if retryable and not task.stopping and row.charged < task.max_attempts:
             row.backing_off = True
-            return [("retry", task.call_id(row), now + task.base_ms * 2 ** (row.charged - 1))]
+            return [("retry", row.call_id, now + task.base_ms * 2 ** (row.charged - 1))]
         row.end = "failed"
         if shared and not retryable:
             task.shared_failures.add(row.key)
@@ -341,28 +325,37 @@ class DispatcherModel:
             task.stopping = True
         return []
 
-    def _sent(self, host_id: str, call: ExecuteCall, now: int) -> None:
+    def _cancelled(self, command: CancelCalls, now: int) -> int:
+        """Root calls of stopped tasks, each with all that was out below it."""
+        expected: list[Fact] = []
+        roots = 0
+        said = [("cancel", cancel.call_id, cancel.payload.attempt_seq) for cancel in command.calls]
+        for cancel in command.calls:
+            held = self.hosts[command.executor_id].held[cancel.call_id, cancel.payload.attempt_seq]
+            assert held.task.stopping, "only a stopped task cancels"
+            if held.row.parent is None:
+                assert held.cancelled_ms is None, "a cancel is ordered once"
+                expected += self._abandon(held.task, held.row, now)
+                expected.append(("cancel", cancel.call_id, cancel.payload.attempt_seq))
+                held.cancelled_ms = now
+                held.row.cancelled = True
+                roots += 1
+        assert sorted(said) == sorted(expected), "what is below a cancelled call is cancelled"
+        return roots
+
+    def retired(self, host_id: str) -> list[Fact]:
         host = self.hosts[host_id]
-        task = self.tasks[call.payload.task_id]
-        row = task.row(call.call_id)
-        assert self._room(host, now) > 0, f"{host_id} has no room"
-        assert call.payload.call_no > 0
-        assert bytes(call.payload.args) == row.key, "the arguments of this call"
-        assert not row.end, "a call that is over is not sent"
-        assert not row.executor, "a call is in one place"
-        assert not row.backing_off, "a back-off is waited for"
-        assert call.payload.attempt_seq > row.seq, "attempts rise"
-        assert not (self.caches and row.key in task.produced), "a known result is not computed again"
-        for other in task.rows:
-            busy = other is not row and other.key == row.key and (other.executor or other.backing_off)
-            assert not busy, "equal calls run one at a time"
-        row.executor, row.seq = host_id, call.payload.attempt_seq
-        host.held[call.call_id, row.seq] = Held(call, task)
+        if not host.too_large or host.held or host.killed:
+            return []
+        host.killed = True
+        return [("recycle", host_id, 0)]
 
     def _settled(self, task: Task, command: BatchSettled) -> None:
         assert command.first_index == task.settled, "batches settle in order, each once"
         assert not task.over_limit, "dropped outputs do not come back"
+        task.batches_settled += 1
         for row, output in zip(task.rows[task.settled :], command.outputs, strict=False):
+            assert not row.requests, "a batch settles when its subcalls are done"
             if row.end == "":  # ended together with an equal call
                 assert output in task.produced.get(row.key, ()) if output else row.key in task.shared_failures
                 row.end, row.output = ("ok", output) if output else ("failed", b"")
@@ -373,20 +366,25 @@ class DispatcherModel:
     def _converged(self, task: Task, command: ConvergeTaskCalls) -> None:
         assert not task.converged, "a task converges once"
         assert not any(row.executor for row in task.rows), "nothing is out any more"
+        assert not task.subs, "no subcall is left"
         task.converged = True
         books = command.statistic
         ends = [row.end for row in task.rows]
         assert books.succeeded + books.failed + books.cancelled == books.total == len(task.rows)
         assert books.failed == len(command.failed_calls) + command.failed_calls_omitted
+        assert (books.subcalls, books.io_requests) == (task.subcalls, task.io_requests)
         code = None if command.failure is None else command.failure.code
         if task.stopping:
-            expected = (
-                TaskFailureCode.OUTPUT_BYTES_EXCEEDED if task.over_limit else TaskFailureCode.CALLS_FAILED
-            )
+            expected = TaskFailureCode.CALLS_FAILED
+            if task.over_limit:
+                expected = TaskFailureCode.OUTPUT_BYTES_EXCEEDED
+            elif task.broken:
+                expected = TaskFailureCode.BUILDER_FAILED
             assert code is expected
             assert books.succeeded >= ends.count("ok")
             assert books.failed >= ends.count("failed")
             return
+        assert not task.production_open, "production has ended"
         assert task.settled == len(task.rows), "every output was handed over"
         assert (books.succeeded, books.failed, books.cancelled) == (ends.count("ok"), ends.count("failed"), 0)
         assert code is (TaskFailureCode.CALLS_FAILED if books.failed else None)
@@ -405,13 +403,13 @@ class DispatcherModel:
         owner = next((held for held in host.held.values() if held.call.payload.call_no == last[1]), None)
         if same < 2 or owner is None:
             return None
-        limit = self.load_ms if last[3] else owner.task.budget_ms
+        limit = self.load_ms if last[3] else owner.budget_ms
         over = last[0] - host.reads[-same][0] > limit + self.grace_ms
         return owner if over and limit else None
 
 
 def short(commands: list[DispatchCommand]) -> list[Fact]:
-    """Commands that follow a fact, in short; drops are summed."""
+    """Commands that follow a fact, in short; drops are summed. Calls that are sent are judged apart."""
     facts: list[Fact] = []
     for command in commands:
         match command:
@@ -419,8 +417,18 @@ def short(commands: list[DispatchCommand]) -> list[Fact]:
                 facts.append(("retry", command.call_id, command.due_ms))
             case CancelCalls():
                 facts += [("cancel", cancel.call_id, cancel.payload.attempt_seq) for cancel in command.calls]
+            case ResumeCalls():
+                facts += [("resume", frame.call_id, frame.request_id) for frame in command.frames]
+            case ServeCallIo():
+                facts.append(("io", command.frame.call_id, command.frame.request_id))
+            case RecycleExecutor():
+                facts.append(("recycle", command.executor_id, 0))
+            case GrantProduction():
+                facts.append(("grant", command.task_id, command.batches))
             case DispatchDropped():
                 facts.append(("dropped", "", command.count))
+            case DispatchCalls():
+                pass
             case _:
                 raise AssertionError(f"a fact never orders {command}")
     return facts

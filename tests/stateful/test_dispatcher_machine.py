@@ -10,25 +10,28 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from blockx_executor.wire.messages import (
-    CallCompleted,
-    CallCompletedPayload,
-    CallFailed,
-    CallFailedPayload,
-    ExecuteCall,
-    HeartbeatPayload,
-)
+from blockx_executor.wire.messages import ExecuteCall, HeartbeatPayload, ResumeCallPayload
 from blockx_worker.dispatch import events as e
-from blockx_worker.dispatch.commands import ArmCallRetry, DispatchCalls, DispatchCommand
-from blockx_worker.dispatch.config import DispatcherConfig
+from blockx_worker.dispatch.commands import (
+    ArmCallRetry,
+    DispatchCalls,
+    DispatchCommand,
+    ResumeCalls,
+)
+from blockx_worker.dispatch.config import DispatcherConfig, ExecutorShare
 from blockx_worker.dispatch.dispatcher import DispatcherCore
-from blockx_worker.dispatch.source import ListSource, ResolvedFunction
-from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy
-from tests.stateful.dispatcher_model import DispatcherModel, Fact, Host, Row, Task, short
+from blockx_worker.dispatch.source import CallBatch, CallSource, ListSource, ResolvedFunction, StreamSource
+from blockx_worker.model.errors import TaskFailureCode
+from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy, TaskFailure
+from tests.dispatch.driver import completed, failed, returned, waiting
+from tests.stateful.dispatcher_model import DROPPED, DispatcherModel, Fact, short
+from tests.stateful.dispatcher_rows import Host, Task
 
 FUNCTION = ResolvedFunction("m.f", "d" * 64, "f")
+PRIVATE = ResolvedFunction("m.g", "d" * 64, "g", no_cache=True)
 TASKS = ("a", "b", "c")
 HOSTS = ("exec-0", "exec-1", "exec-2")
+TOO_LARGE = 1000
 
 picks = st.integers(0, 1000)
 kinds = st.sampled_from(
@@ -44,26 +47,6 @@ kinds = st.sampled_from(
 )
 
 
-def completed(call: ExecuteCall, output: bytes) -> CallCompleted:
-    sent = call.payload
-    payload = CallCompletedPayload(
-        task_id=sent.task_id, attempt_seq=sent.attempt_seq, output=msgspec.Raw(output), run_us=len(output)
-    )
-    return CallCompleted(call.call_id, payload)
-
-
-def failed(call: ExecuteCall, kind: str, *, retryable: bool) -> CallFailed:
-    sent = call.payload
-    payload = CallFailedPayload(
-        task_id=sent.task_id,
-        attempt_seq=sent.attempt_seq,
-        error_kind=kind,
-        error_message="boom",
-        retryable=retryable,
-    )
-    return CallFailed(call.call_id, payload)
-
-
 class DispatcherMachine(RuleBasedStateMachine):
     """Every rule posts an event to the machine, to a twin of it and to the model."""
 
@@ -76,6 +59,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         fair=st.booleans(),
         quantum=st.integers(0, 3),
         kept=st.integers(0, 3),
+        depth=st.integers(1, 4),
+        share=st.sampled_from(("all", "all", "instance", "task")),
     )
     def begin(  # noqa: PLR0917  # rules are called by keyword
         self,
@@ -87,6 +72,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         fair: bool,
         quantum: int,
         kept: int,
+        depth: int,
+        share: ExecutorShare,
     ) -> None:
         config = DispatcherConfig(
             executor_max_inflight=inflight,
@@ -97,6 +84,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             instance_fairness=fair,
             instance_fairness_quantum=quantum,
             failed_calls_kept=kept,
+            max_subcall_depth=depth,
+            executor_share=share,
+            executor_memory_recycle_bytes=TOO_LARGE,
             heartbeat_timeout_ms=1000,
             scheduler_stall_timeout_ms=1_000_000,
             cancel_kill_ms=300,
@@ -108,6 +98,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.model = DispatcherModel(
             max_inflight=inflight,
             max_losses=losses,
+            max_batches=batches,
+            max_depth=depth,
+            share=share,
+            too_large=TOO_LARGE,
             caches=bool(cache),
             heartbeat_timeout_ms=1000,
             grace_ms=100,
@@ -118,6 +112,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.history: list[ExecuteCall] = []
         self.armed: list[ArmCallRetry] = []
         self.outputs = 0
+        self.requests = 0
         for host_id in HOSTS[:2]:
             self.attach(host_id, 4)
 
@@ -134,8 +129,15 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.armed.append(command)
         return commands
 
-    def fact(self, event: e.DispatchEvent, expected: list[Fact]) -> None:
-        said = short(self.post(event))
+    def fact(
+        self, event: e.DispatchEvent, expected: list[Fact], twin: e.DispatchEvent | None = None
+    ) -> list[DispatchCommand]:
+        commands = self.post(event, twin)
+        self.model.judge_sent(commands, self.now)
+        self.agree(short(commands), expected)
+        return commands
+
+    def agree(self, said: list[Fact], expected: list[Fact]) -> None:
         drops = [sum(fact[2] for fact in facts if fact[0] == "dropped") for facts in (said, expected)]
         assert drops[0] == drops[1]
         rest = [sorted(fact for fact in facts if fact[0] != "dropped") for facts in (said, expected)]
@@ -154,6 +156,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         ids = list(self.model.hosts) if self.model.hosts and pick % 8 else HOSTS
         return ids[pick // 8 % len(ids)]
 
+    def live_tasks(self) -> list[Task]:
+        return [task for task in self.model.tasks.values() if not task.stopping]
+
     def output(self) -> bytes:
         self.outputs += 1
         return b"%d" % self.outputs
@@ -170,6 +175,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         limit=st.sampled_from((0, 0, 0, 3)),
         budget=st.sampled_from((0, 200)),
         instance=st.sampled_from("xy"),
+        streams=st.sampled_from((False, False, True)),
     )
     def start_task(  # noqa: PLR0917  # rules are called by keyword
         self,
@@ -181,15 +187,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         limit: int,
         budget: int,
         instance: str,
+        streams: bool,
     ) -> None:
         if limit:
             keys = list(range(len(keys)))  # shared outputs are served unseen, so the model could not count
-        args = [b"[%d]" % key for key in keys]
+            streams = False
+        args = [] if streams else [b"[%d]" % key for key in keys]
         event, twin = (
             e.TaskCallsStarted(
                 task_id=task_id,
                 instance_id=instance,
-                source=ListSource(FUNCTION, [msgspec.Raw(arg) for arg in args], batch_max_rows=rows),
+                source=self.source(args, rows, streams=streams),
                 failure_policy=CallFailurePolicy.FAST_FAIL if fast_fail else CallFailurePolicy.COLLECT_ALL,
                 retry_policy=CallRetryPolicy(max_attempts=attempts, base_backoff_ms=10),
                 call_budget_ms=budget,
@@ -197,14 +205,54 @@ class DispatcherMachine(RuleBasedStateMachine):
             )
             for _ in range(2)
         )
-        said = short(self.post(event, twin))
         if task_id in self.model.tasks:
-            assert said == [("dropped", "", 1)]
+            self.fact(event, [DROPPED], twin)
             return
-        assert said == []
-        self.model.tasks[task_id] = Task(
-            task_id, [Row(arg) for arg in args], fast_fail, attempts, 10, limit, budget
-        )
+        task = Task(task_id, instance, [], fast_fail, attempts, 10, limit, budget)
+        task.add_rows(args)
+        task.streams = task.production_open = streams
+        task.granted = self.model.max_batches
+        self.model.tasks[task_id] = task
+        self.fact(event, [("grant", task_id, task.granted)] if streams else [], twin)
+
+    def source(self, args: list[bytes], rows: int, *, streams: bool) -> CallSource:
+        if streams:
+            return StreamSource(FUNCTION)
+        return ListSource(FUNCTION, [msgspec.Raw(arg) for arg in args], batch_max_rows=rows)
+
+    @precondition(lambda self: any(task.streams for task in self.live_tasks()))
+    @rule(pick=picks, keys=st.lists(st.integers(0, 3), max_size=4), wrong=st.integers(0, 19))
+    def produce(self, pick: int, keys: list[int], wrong: int) -> None:
+        """Mostly a batch of a stream that is open; once in a while without credit, too late or out of order."""
+        tasks = [task for task in self.model.tasks.values() if task.streams]
+        task = tasks[pick % len(tasks)]
+        args = [b"[%d]" % key for key in keys]
+        first = len(task.rows) + (wrong == 1)
+        expected = [DROPPED]
+        if not task.stopping and task.production_open and task.batches < task.granted:
+            expected = []
+            if wrong == 1:
+                task.stopping = task.broken = True
+            else:
+                task.batches += 1
+                task.add_rows(args)
+        batch = CallBatch(first, [msgspec.Raw(arg) for arg in args])
+        self.fact(e.CallBatchProduced(task_id=task.task_id, batch=batch), expected)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(pick=picks, fails=st.booleans())
+    def end_production(self, pick: int, fails: bool) -> None:
+        tasks = list(self.model.tasks.values())
+        self.end_stream(tasks[pick % len(tasks)], fails=fails)
+
+    def end_stream(self, task: Task, *, fails: bool) -> None:
+        failure = TaskFailure(code=TaskFailureCode.BUILDER_FAILED, message="no") if fails else None
+        expected = [DROPPED]
+        if not task.stopping and task.production_open:
+            task.production_open = False
+            task.stopping = task.broken = fails
+            expected = []
+        self.fact(e.CallProductionEnded(task_id=task.task_id, failure=failure), expected)
 
     @precondition(lambda self: self.model.tasks)
     @rule(pick=picks)
@@ -237,8 +285,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     def complete(self, pick: int, count: int) -> None:
         held = self.held()
         host_id, _ = held[pick % len(held)]
-        calls = [call for other, call in held if other == host_id][:count]
-        self.frames(host_id, [completed(call, self.output()) for call in calls])
+        calls = [call for other, call in held if other == host_id][: self.at_most(count)]
+        self.frames(host_id, [completed(call, self.output(), run_us=7) for call in calls])
 
     @precondition(lambda self: self.held())
     @rule(pick=picks, kind=kinds, retryable=st.booleans())
@@ -250,12 +298,130 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(host=picks, picked=st.lists(picks, min_size=1, max_size=3), ok=st.booleans())
     def any_frames(self, host: int, picked: list[int], ok: bool) -> None:
         """Frames of any attempt that ever was, from anywhere: most are stale or forged."""
-        calls = [self.history[-1 - pick % len(self.history)] for pick in picked]
+        calls = [self.history[-1 - pick % len(self.history)] for pick in picked[: self.at_most(3)]]
         frames = [
             completed(call, self.output()) if ok else failed(call, "USER_ERROR", retryable=True)
             for call in calls
         ]
         self.frames(self.host_of(host), frames)
+
+    def at_most(self, count: int) -> int:
+        """With subcalls one frame at a time: a call that is sent and cancelled by one event is not modelled."""
+        return 1 if any(task.subs for task in self.model.tasks.values()) else count
+
+    @precondition(lambda self: self.held())
+    @rule(pick=picks, count=st.integers(1, 4), stray=st.booleans(), host=picks)
+    def give_back(self, pick: int, count: int, stray: bool, host: int) -> None:
+        """Some that were never started, all that is there, or something that never was there."""
+        host_id, _ = self.held()[pick % len(self.held())]
+        calls = [call for other, call in self.held() if other == host_id][-count:]
+        if stray:
+            host_id = self.host_of(host)
+            calls = [self.history[-1 - pick % len(self.history)]]
+        back = [returned(call) for call in calls]
+        expected = self.model.given_back(host_id, back)
+        self.fact(e.CallsGivenBack(executor_id=host_id, calls=back, reason="slow"), expected)
+
+    # --- waits
+
+    def asking(self, pick: int, *, stray: bool) -> tuple[str, ExecuteCall]:
+        if self.held() and not stray:
+            return self.held()[pick % len(self.held())]
+        return self.host_of(pick), self.history[-1 - pick % len(self.history)]
+
+    def request(self, pick: int) -> int:
+        """Mostly a new number."""
+        if pick % 16:
+            self.requests += 1
+        return self.requests
+
+    @precondition(lambda self: self.history)
+    @rule(pick=picks, stray=st.integers(0, 9), again=picks)
+    def ask_io(self, pick: int, stray: int, again: int) -> None:
+        host_id, call = self.asking(pick, stray=stray == 0)
+        frame = waiting(call, self.request(again), "io")
+        sent = call.payload
+        expected = self.model.asked_io(
+            host_id, call.call_id, sent.task_id, sent.attempt_seq, frame.request_id
+        )
+        self.fact(e.CallWaitRequested(executor_id=host_id, frame=frame), expected)
+
+    @precondition(lambda self: self.history)
+    @rule(pick=picks, stray=st.integers(0, 9), which=picks)
+    def answer_io(self, pick: int, stray: int, which: int) -> None:
+        host_id, call = self.asking(pick, stray=stray == 0)
+        waiting_ones = [
+            (host_id, held.call, request_id)
+            for host_id, host in self.model.hosts.items()
+            for held in host.held.values()
+            for request_id, subcall in held.row.requests.items()
+            if subcall is None
+        ]
+        request_id = which % (self.requests + 1)
+        if waiting_ones and stray:
+            host_id, call, request_id = waiting_ones[which % len(waiting_ones)]
+        self.io_over(host_id, call, request_id)
+
+    def io_over(self, host_id: str, call: ExecuteCall, request_id: int) -> None:
+        sent = call.payload
+        expected = self.model.answered_io(host_id, call.call_id, sent.task_id, sent.attempt_seq, request_id)
+        event = e.CallWaitOver(
+            executor_id=host_id,
+            task_id=sent.task_id,
+            call_id=call.call_id,
+            attempt_seq=sent.attempt_seq,
+            request_id=request_id,
+            payload=ResumeCallPayload(resume_kind="io", result=msgspec.Raw(b"1")),
+        )
+        self.fact(event, expected)
+
+    # --- subcalls
+
+    @precondition(lambda self: self.history)
+    @rule(pick=picks, stray=st.integers(0, 9), key=st.integers(0, 4), how=st.integers(0, 9), again=picks)
+    def call_another(self, pick: int, stray: int, key: int, how: int, again: int) -> None:
+        host_id, call = self.asking(pick, stray=stray == 0)
+        self.subcall(host_id, call, self.request(again), key, how)
+
+    @precondition(lambda self: self.held())
+    @rule(pick=picks, keys=st.lists(st.integers(0, 3), min_size=2, max_size=5))
+    def gather(self, pick: int, keys: list[int]) -> None:
+        host_id, call = self.asking(pick, stray=False)
+        for key in keys:
+            self.requests += 1
+            self.subcall(host_id, call, self.requests, key, 9)
+
+    def subcall(self, host_id: str, call: ExecuteCall, request_id: int, key: int, how: int) -> None:
+        args = b"[%d]" % key
+        frame = waiting(call, request_id, "subcall", args=msgspec.Raw(args), granted_budget_ms=150)
+        sent = call.payload
+        parent = self.model.waits(host_id, call.call_id, sent.task_id, sent.attempt_seq, request_id)
+        task = self.model.tasks.get(sent.task_id)
+        private = how == 1 or (task is not None and task.output_limit > 0)
+        function = None if how == 0 else PRIVATE if private else FUNCTION
+        event = e.SubcallRequested(executor_id=host_id, frame=frame, function=function)
+        if parent is None or task is None:
+            self.fact(event, [DROPPED])
+            return
+        name = (b"g" if private else b"f") + args
+        refusal = "FUNCTION_NOT_FOUND" if function is None else self.model.refusal(parent, name)
+        commands = self.post(event)
+        answers = [
+            frame for command in commands if isinstance(command, ResumeCalls) for frame in command.frames
+        ]
+        if refusal:
+            (answer,) = answers
+            assert answer.payload.error is not None
+            assert answer.payload.error.kind == refusal
+        elif answers:
+            (answer,) = answers
+            assert bytes(answer.payload.result) in task.produced[name], "an output of an equal call"
+            assert not private, "a function that shares nothing has no known results"
+            task.subcalls += 1
+        else:
+            self.model.accept(task, parent, request_id, name, args, shares=not private)
+        self.model.judge_sent(commands, self.now)
+        self.agree(short(commands), [("resume", call.call_id, request_id)] if answers else [])
 
     def frames(self, host_id: str, frames: list[Any]) -> None:
         expected = self.model.finished(host_id, frames, self.now)
@@ -321,11 +487,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         )
         self.fact(lost, expected)
 
-    @rule(host=picks, contexts=st.integers(0, 4))
-    def heartbeat(self, host: int, contexts: int) -> None:
-        self.beat(self.host_of(host), contexts)
+    @rule(host=picks, contexts=st.integers(0, 4), memory=st.integers(0, 11))
+    def heartbeat(self, host: int, contexts: int, memory: int) -> None:
+        self.beat(self.host_of(host), contexts, memory=TOO_LARGE + 1 if memory == 0 else TOO_LARGE)
 
-    def beat(self, host_id: str, contexts: int) -> None:
+    def beat(self, host_id: str, contexts: int, memory: int = 0) -> None:
         host = self.model.hosts.get(host_id)
         inflight = len(host.held) if host else 0
         beat = HeartbeatPayload(
@@ -336,13 +502,16 @@ class DispatcherMachine(RuleBasedStateMachine):
             runnable_count=inflight,
             inflight_count=inflight,
             available_contexts=contexts,
-            memory_bytes=0,
+            memory_bytes=memory,
         )
-        event = e.ExecutorHeartbeat(executor_id=host_id, heartbeat=beat)
-        self.fact(event, [] if host else [("dropped", "", 1)])
+        expected = [DROPPED]
         if host is not None:
             host.heard_ms = self.now
             host.contexts = inflight + contexts
+            host.stuck = False
+            host.too_large |= memory > TOO_LARGE
+            expected = self.model.retired(host_id)
+        self.fact(e.ExecutorHeartbeat(executor_id=host_id, heartbeat=beat), expected)
 
     @rule(host=picks, pick=picks, since=st.integers(1, 2), loading=st.booleans())
     def observe(self, host: int, pick: int, since: int, loading: bool) -> None:
@@ -367,9 +536,15 @@ class DispatcherMachine(RuleBasedStateMachine):
     def read(self, host_id: str, number: int, since: int, *, loading: bool) -> None:
         host = self.model.hosts.get(host_id)
         event = e.ExecutorObserved(executor_id=host_id, call_no=number, since=since, loading=loading)
-        self.fact(event, [] if host else [("dropped", "", 1)])
         if host is not None:
             host.reads.append((self.now, number, since, loading))
+            for held in host.held.values():
+                if held.call.payload.call_no == number and self.model.is_live(held):
+                    held.row.started_seq = held.row.seq
+            if not number or host.stuck_at not in (None, (number, since)):
+                host.stuck = False
+            host.stuck_at = (number, since)
+        self.fact(event, [] if host else [DROPPED])
 
     @rule(gap=st.integers(0, 500))
     def sweep(self, gap: int) -> None:
@@ -395,26 +570,44 @@ class DispatcherMachine(RuleBasedStateMachine):
         for host_id in HOSTS:
             self.lose_host(host_id, -9, by_us=False)
         self.attach("exec-1", 4)
+        for task in list(self.model.tasks.values()):
+            self.end_stream(task, fails=False)
         for _ in range(300):
+            self.now += 500
+            for host_id in HOSTS:
+                if host_id in self.model.hosts:
+                    self.beat(host_id, 4)
             self.turns_until_quiet(7)
             if all(task.converged for task in self.model.tasks.values()):
                 break
-            for armed in list(self.armed):
-                self.now = max(self.now, armed.due_ms)
-                event = e.CallRetryDue(
-                    task_id=armed.task_id, call_id=armed.call_id, attempt_seq=armed.attempt_seq
-                )
-                self.fact(event, self.model.due(armed.task_id, armed.call_id, armed.attempt_seq))
-            self.armed.clear()
-            for host_id in list(self.model.hosts):
-                self.beat(host_id, 4)
-                calls = [call for other, call in self.held() if other == host_id]
-                self.frames(host_id, [completed(call, self.output()) for call in calls])
+            self.everybody_goes_on()
         assert all(task.converged for task in self.model.tasks.values()), "everything comes to its end"
+        assert not self.held(), "no orphan is bound anywhere"
         for task_id in list(self.model.tasks):
             self.fact(e.TaskCallsDropped(task_id=task_id, reason="over"), self.model.drop(task_id, self.now))
         while self.core.turn_pending:
             self.one_turn(7)
+
+    def everybody_goes_on(self) -> None:
+        """Timers go off, back ends answer, calls return, processes that were ordered to end are replaced."""
+        for armed in list(self.armed):
+            self.now = max(self.now, armed.due_ms)
+            event = e.CallRetryDue(
+                task_id=armed.task_id, call_id=armed.call_id, attempt_seq=armed.attempt_seq
+            )
+            self.fact(event, self.model.due(armed.task_id, armed.call_id, armed.attempt_seq))
+        self.armed.clear()
+        for host_id, call in self.held():
+            held = self.model.hosts[host_id].held.get((call.call_id, call.payload.attempt_seq))
+            for request_id, subcall in list(held.row.requests.items()) if held is not None else []:
+                if subcall is None:
+                    self.io_over(host_id, call, request_id)
+            if held is not None and not held.row.requests:
+                self.frames(host_id, [completed(call, self.output())])
+        for host_id, host in list(self.model.hosts.items()):
+            if host.killed:
+                self.lose_host(host_id, 0, by_us=True)
+                self.attach(host_id, 4)
 
 
 TestDispatcher = DispatcherMachine.TestCase
