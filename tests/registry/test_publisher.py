@@ -67,7 +67,7 @@ async def test_the_key_lives_on_while_the_lease_is_refreshed(shared):
     async with publishing(shared.address) as worker:
         await until(partial(seen, shared, worker.key))
         lease = shared.lease_of(worker.key)
-        await trio.sleep(1.5 * TTL_S)
+        await trio.sleep(1.2 * TTL_S)
         assert shared.lease_of(worker.key) == lease != 0
 
 
