@@ -139,6 +139,10 @@ class Phases:
             runtime.times.call_ms = _ms_since(started)
         assert runtime.calls_result is not None
         runtime.built = None  # the argument lists are of no more use
+        if _too_many_bytes(runtime.calls_result) and runtime.outputs is not None:
+            runtime.outputs = OutputStore(
+                self._config.output_segment_bytes
+            )  # those settled before go as well
         return _calls_outcome(runtime, runtime.calls_result)
 
     def _calls_started(self, runtime: TaskRuntime) -> TaskCallsStarted:
@@ -196,6 +200,10 @@ def measured(runtime: TaskRuntime, calls: CallsStatistic) -> PhaseOutcome:
         output_bytes=kept.output_bytes if kept else 0,
         retained_bytes=kept.retained_bytes if kept else 0,
     )
+
+
+def _too_many_bytes(result: ConvergeTaskCalls) -> bool:
+    return result.failure is not None and result.failure.code is TaskFailureCode.OUTPUT_BYTES_EXCEEDED
 
 
 def _calls_outcome(runtime: TaskRuntime, result: ConvergeTaskCalls) -> PhaseOutcome:
