@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from blockx_executor.wire.messages import HeartbeatPayload
-from blockx_worker.dispatch.commands import KillExecutor
 from blockx_worker.dispatch.events import CallsFinished, DispatchRefused, ExecutorHeartbeat, ExecutorObserved
-from tests.dispatch.driver import Talk, armed, cancelled, completed, dispatched, dropped, failed, killed, of
+from tests.dispatch.driver import Talk, armed, cancelled, completed, dispatched, dropped, failed, killed
 
 
 def test_a_dropped_task_is_cancelled_and_forgotten() -> None:
@@ -301,14 +300,14 @@ def test_an_old_read_does_not_excuse_silence() -> None:
 
 
 def test_a_silent_executors_calls_go_elsewhere() -> None:
-    """We killed it for silence: all aboard are charged, since none is known to be guilty."""
+    """We killed it for silence: nobody is known to be guilty; whoever had the main thread at the end is."""
     talk = _long_calls()
     killed(talk.sweep(at=10_001))
-    talk.lose("exec-0", exit_code=-9, by_us=True)
-    assert of(talk.said, KillExecutor)
-    progress = talk.core.progress("t")
-    assert progress is not None
-    assert progress.inflight == 0
+    assert talk.lose("exec-0", exit_code=-9, by_us=True) == []
+    talk.attach("exec-1")
+    assert dispatched(talk.turns()) == {"exec-1": ["t/0", "t/1"]}
+    killed(talk.sweep(at=30_000))
+    assert armed(talk.lose("exec-1", exit_code=-9, by_us=True, running="t/1")).call_id == "t/1"
 
 
 def test_words_about_unknown_executors_are_dropped() -> None:
