@@ -223,6 +223,22 @@ def test_a_cancelled_call_behind_a_long_one_kills_nobody() -> None:
     assert talk.sweep(at=5000) == []
 
 
+def test_a_cancelled_call_that_just_got_the_thread_is_given_another_look() -> None:
+    """One read may have caught it as it stops."""
+    talk = Talk(cancel_kill_ms=2000)
+    talk.attach("exec-0")
+    talk.start("long", [[0]], budget_ms=0)
+    talk.start("t", [[0]])
+    talk.turns()
+    number = talk.sent("t/0").call_no
+    talk.drop("t")
+    talk.observe("exec-0", "long/0", at=1500)
+    talk.observe("exec-0", call_no=number, at=2000)
+    assert talk.sweep() == []
+    talk.observe("exec-0", call_no=number, at=2500)
+    assert killed(talk.sweep()).call_id == "t/0"
+
+
 def test_a_cancelled_call_on_an_idle_executor_is_killed() -> None:
     """Nothing runs there that could explain why no answer comes."""
     talk = _long_calls(budget_ms=0)
