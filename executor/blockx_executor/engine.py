@@ -196,6 +196,8 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - whatever user code raises fails its call, and nothing else
             main.masked = True
             call.error = error
+        if main.forked:
+            main.end_forked(call.error)
         now = _now()
         if call.stop is None and now > call.deadline_ns:
             call.stop = BudgetExceeded  # native code that kept the monitor from running, but did return
@@ -243,6 +245,8 @@ class Engine:
         try:
             return self._loader.load(payload.function_code_digest, payload.function_id, in_use)
         finally:
+            if main.forked:
+                main.end_forked()
             self._link.lock.acquire()
             main.running = None
             main.loading = False
@@ -269,6 +273,8 @@ class Engine:
                 main.masked = True
         except BaseException:  # noqa: BLE001 - what has been filled in until now is the report
             main.masked = True
+        if main.forked:
+            main.end_forked()
         failure.message = (
             failure.message or f"{failure.error_type or 'An exception'} was raised; it could not be shown."
         )
@@ -330,6 +336,10 @@ class Engine:
         if threading.get_ident() != main.ident:
             raise RuntimeError(
                 f"sdk.{name}() was used in a thread; only the code of the call itself may use the SDK."
+            )
+        if main.forked:
+            raise RuntimeError(
+                f"sdk.{name}() was used in a forked process; only the executor itself may use it."
             )
         call = main.running
         if call is None or main.masked or call.reporting:

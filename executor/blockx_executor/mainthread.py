@@ -6,14 +6,20 @@ signal came, and it is raised where the mask ends. So an interrupt never lands i
 call: the handler asks the call that owns the thread *now* whether it is to be stopped, and nothing else.
 
 CPython runs signal handlers between bytecodes of the main thread, in whichever greenlet is current.
+
+A child process that user code forked is a copy of all this, the socket included. It may do what it likes, but where it
+comes back to the executor it ends (`end_forked`): what it sent and read would be sent and read in our name.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
+import traceback
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 from blockx_executor.calls import BudgetExceeded, Call, CallStopped
 
@@ -26,17 +32,19 @@ INTERRUPT_SIGNAL: Final = signal.SIGRTMIN + 6
 class MainThread:
     """Shared by engine, monitor, SDK and output streams; plain attributes, each stored whole under the GIL."""
 
-    __slots__ = ("ident", "loading", "masked", "running")
+    __slots__ = ("forked", "ident", "loading", "masked", "running")
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
         self.running: Call | None = None
         self.loading = False
         self.masked = True
+        self.forked = False
 
     def install(self) -> None:
-        """Install the handler; to be called on the main thread."""
+        """Install the handlers; to be called on the main thread."""
         signal.signal(INTERRUPT_SIGNAL, self._on_signal)
+        os.register_at_fork(after_in_child=self._after_fork)
 
     def interrupt(self) -> None:
         """Make the main thread run the handler, also when it waits in a system call. From any thread."""
@@ -50,6 +58,20 @@ class MainThread:
             call.deferred = False
             if call.stop is not None:
                 raise stop_exception(call)
+
+    def end_forked(self, error: BaseException | None = None) -> NoReturn:
+        """End a forked child as Python ends a program: ``error`` is what it raised, if anything."""
+        code = 0 if error is None else 1
+        try:
+            if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+                code = error.code or 0
+            elif error is not None:
+                traceback.print_exception(error, file=sys.stderr)
+        finally:
+            os._exit(code & 0xFF)
+
+    def _after_fork(self) -> None:
+        self.forked = True
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         call = self.running

@@ -58,6 +58,10 @@ class LogWriter:
         """Write one log record, which may have several lines."""
         self._undisturbed(lambda call: self._emit_locked(call, "logging", text, level))
 
+    def renew_lock(self) -> None:
+        """In a forked child: another thread may have held the lock, and is not there to give it back."""
+        self._lock = threading.RLock()
+
     def finish(self, call: Call) -> None:
         """Write what ``call`` left unfinished."""
         partial, call.partial_lines = call.partial_lines, None
@@ -243,6 +247,7 @@ class _UserLogHandler(logging.Handler):
 
 def install_user_output(log: LogWriter) -> None:
     """Send print, sys.stderr and logging of this process to ``log``."""
+    os.register_at_fork(after_in_child=log.renew_lock)
     sys.stdout = UserStream(log, "stdout", 1)
     sys.stderr = UserStream(log, "stderr", 2)
     root = logging.getLogger()
