@@ -187,6 +187,12 @@ class WorkerCoreMachine(RuleBasedStateMachine):
         event = e.TaskPhaseFinished(task_id=task_id, phase=phase, outcome=outcome)
         self.post(event, self.model.phase_finished(task_id, str(phase), outcome, self.now))
 
+    @rule(pick=picks, megabytes=st.integers(0, 3))
+    def measure(self, pick: int, megabytes: int) -> None:
+        task_id = self.one(pick, *PHASES)
+        outcome = e.PhaseOutcome(output_count=megabytes, retained_bytes=megabytes * MEGABYTE)
+        self.post(e.TaskMeasured(task_id=task_id, outcome=outcome), self.model.measured(task_id, outcome))
+
     @rule(task_id=task_ids, megabytes=st.integers(0, 3), phases=st.integers(1, 3))
     def run_on(self, task_id: str, megabytes: int, phases: int) -> None:
         """A rule of its own, because single steps seldom lead a task to its writer or its end."""
