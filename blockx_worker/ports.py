@@ -19,21 +19,21 @@ from blockx_worker.model.tasks import TaskRequest, TaskSnapshot
 from blockx_worker.model.watch import ResultPage, WatchEvent, WorkerStatus
 
 __all__ = [
-    "BuildResult",
     "BlockStore",
     "BlockStoreError",
+    "BuildResult",
     "BuilderContext",
     "CallBuilder",
     "Clock",
     "CommitGate",
     "ExecutorPlace",
     "ExecutorPlaces",
-    "LinkListener",
     "ExecutorProcess",
     "ExecutorSpawner",
     "FunctionCode",
     "FunctionProvider",
     "FunctionView",
+    "LinkListener",
     "OutputLines",
     "SpawnRequest",
     "StepFailed",
@@ -278,11 +278,14 @@ class WriteStopped(Exception):
 class CommitGate(Protocol):
     """Asks the core for leave to commit; callable from the writer's thread only."""
 
-    def start(self, *, final: bool) -> bool:
-        """True: commit now, nothing ends the task before the outcome is in. False: roll back and stop."""
+    def start(self, *, final: bool, written: str = "") -> bool:
+        """True: commit now, nothing ends the task before the outcome is in. False: roll back and stop.
 
-    def ended(self) -> None:
-        """A commit that was not the final one has returned."""
+        ``written``: a clause that says what earlier commits have written and stays; empty if nothing.
+        """
+
+    def ended(self, *, written: str = "") -> None:
+        """A commit that was not the final one has returned; ``written`` as in `start`, as it is now."""
 
 
 @attrs.frozen(kw_only=True)

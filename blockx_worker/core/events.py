@@ -114,9 +114,14 @@ class WriterCommitStarted:
 
 @attrs.frozen(kw_only=True)
 class WriterCommitEnded:
-    """A commit that is not the last one returned; an end that was put off meanwhile happens now."""
+    """A commit that is not the last one returned; an end that was put off meanwhile happens now.
+
+    ``written``: a clause that says what has been committed so far and stays, for the failure of a task that ends before
+    its last commit.
+    """
 
     task_id: str
+    written: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -13,7 +13,8 @@ and whether a row is bad. Then each block is one transaction: delete, insert. Ne
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 import attrs
@@ -82,15 +83,17 @@ class WriteJob:
     def _kept(self) -> str:
         raise NotImplementedError
 
-    def _commit(self, *, final: bool) -> None:
+    def _commit(self, *, final: bool, note: Callable[[], None]) -> None:
+        """Commit if the task may still; ``note`` takes down what is written then."""
         self._check_stopped()
-        if not self._gate.start(final=final):
+        if not self._gate.start(final=final, written=self._kept()):
             raise WriteStopped
         try:
             self._database.commit()
+            note()
         finally:
             if not final:
-                self._gate.ended()
+                self._gate.ended(written=self._kept())
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
@@ -127,10 +130,12 @@ class AppendJob(WriteJob):
             self._database.insert(rows)
         self._database.set_ledger(self._task_id, LedgerEntry(end, self._outputs.count), self._wall_ms)
         final = end == self._outputs.count
-        self._commit(final=final)
-        self._next = end
-        self.stats.rows += len(rows)
+        self._commit(final=final, note=partial(self._note, end, len(rows)))
         return final
+
+    def _note(self, end: int, rows: int) -> None:
+        self._next = end
+        self.stats.rows += rows
 
     def _start(self, entry: LedgerEntry | None) -> int:
         """The output to go on with; those before it were written by an earlier run under this task id."""
@@ -242,10 +247,12 @@ class ReplaceJob(WriteJob):
         if first in self._plan.runs:
             written = self._database.insert(self._rows_of(first))
         final = last == self._blocks[1]
-        self._commit(final=final)
-        self.stats.rows += written
-        self.stats.blocks = last - self._blocks[0] + 1
+        self._commit(final=final, note=partial(self._note, last, written))
         return final
+
+    def _note(self, last: int, rows: int) -> None:
+        self.stats.rows += rows
+        self.stats.blocks = last - self._blocks[0] + 1
 
     def _rows_of(self, block: int) -> Iterator[Row]:
         for start, count in self._plan.runs[block]:

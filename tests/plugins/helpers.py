@@ -55,11 +55,11 @@ class Gate:
         self.asked: list[bool] = []
         self.ends = 0
 
-    def start(self, *, final: bool) -> bool:
+    def start(self, *, final: bool, written: str = "") -> bool:
         self.asked.append(final)
         return self.refuse_at is None or len(self.asked) <= self.refuse_at
 
-    def ended(self) -> None:
+    def ended(self, *, written: str = "") -> None:
         self.ends += 1
 
 

@@ -226,7 +226,7 @@ async def test_more_columns_than_sqlite_takes_are_refused(path) -> None:
 
 async def test_a_table_changed_by_others_between_transactions_is_seen(path) -> None:
     class Altering(Gate):
-        def ended(self) -> None:
+        def ended(self, *, written: str = "") -> None:
             execute(path, "ALTER TABLE t ADD COLUMN b")
 
     await write(path, [{"a": 1}, {"a": 2, "b": 3}], gate=Altering(), settings={"batch_rows": 1})
@@ -272,7 +272,7 @@ async def test_a_commit_that_a_reader_blocks_is_tried_again(path) -> None:
         reader.execute("SELECT * FROM t").fetchall()
 
         class Releasing(Gate):
-            def start(self, *, final: bool) -> bool:
+            def start(self, *, final: bool, written: str = "") -> bool:
                 threading.Timer(0.01, reader.execute, ["ROLLBACK"]).start()
                 return super().start(final=final)
 
@@ -328,7 +328,7 @@ async def test_small_tasks_get_in_between_the_transactions_of_a_large_one(path) 
     first_commit = threading.Event()
 
     class Telling(Gate):
-        def start(self, *, final: bool) -> bool:
+        def start(self, *, final: bool, written: str = "") -> bool:
             first_commit.set()
             return super().start(final=final)
 
