@@ -108,6 +108,9 @@ def writes_past_print(i):
         os.write(1, b"y" * 65_536)
     return i
 
+def environment(i):
+    return dict(os.environ)
+
 def talks(i):
     print("printed", i)
     print("to stderr", i, file=sys.stderr)
@@ -128,7 +131,7 @@ MODULES = {
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> WorkerProcess:
-    return start_worker(MODULES, config=CONFIG)
+    return start_worker(MODULES, config=CONFIG, env={"PRICE_FEED_TOKEN": "tok-77", "TZ": "UTC"})
 
 
 def test_every_output_is_right_and_there_once_while_executors_are_killed(
@@ -295,6 +298,14 @@ def test_output_of_functions_is_logged_with_task_and_call(
         "exec-0",
         "exec-1",
     }
+
+
+def test_functions_see_only_the_environment_that_is_allowed(client: OfficialClient) -> None:
+    client.submit_calls("environment", "bad.environment", [[1]])
+    assert state_name(client.wait("environment").state) == "SUCCEEDED"
+    [seen] = client.outputs("environment")
+    assert seen["TZ"] == "UTC"
+    assert not {name for name in seen if "TOKEN" in name or "BLOCKX" in name}
 
 
 def test_a_frozen_executor_is_replaced_and_its_calls_run_elsewhere(start_worker: StartWorker) -> None:

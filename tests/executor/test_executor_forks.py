@@ -36,6 +36,7 @@ FORKING = module("""
     def stays():
         read, write = os.pipe()
         if os.fork() == 0:
+            os.close(write)
             os.read(read, 1)  # until the parent lets go
             return "late"
         os.close(read)

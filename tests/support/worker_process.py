@@ -86,9 +86,10 @@ class WorkerProcess:
 
     def _ready(self) -> Any:
         """What the ready file says, unless a worker that was killed before has left it."""
-        if not self.ready_file.exists():
+        try:
+            ready = json.loads(self.ready_file.read_text())
+        except FileNotFoundError:
             return None
-        ready = json.loads(self.ready_file.read_text())
         return ready if ready["pid"] == self.pid else None
 
     @property
