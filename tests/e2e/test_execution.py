@@ -108,6 +108,13 @@ def writes_past_print(i):
         os.write(1, b"y" * 65_536)
     return i
 
+def overwrites_its_black_box(i):
+    arguments = open("/proc/self/cmdline").read().split("\\0")
+    with open(arguments[arguments.index("--blackbox") + 1], "r+b") as page:
+        page.write(b"nonsense" * 512)
+    time.sleep(0.2)  # the worker looks at it every 50 ms
+    return i
+
 def environment(i):
     return dict(os.environ)
 
@@ -256,7 +263,15 @@ def test_a_bad_call_among_good_ones_is_told_by_index(client: OfficialClient) -> 
 
 
 @pytest.mark.parametrize(
-    "function", ["leaves_threads", "forks", "prints_one_long_line", "prints_many_lines", "writes_past_print"]
+    "function",
+    [
+        "leaves_threads",
+        "forks",
+        "prints_one_long_line",
+        "prints_many_lines",
+        "writes_past_print",
+        "overwrites_its_black_box",
+    ],
 )
 def test_what_a_function_leaves_or_prints_harms_nobody(
     worker: WorkerProcess, client: OfficialClient, function: str

@@ -188,6 +188,19 @@ def test_a_worker_that_cannot_start_says_why(idler: WorkerProcess, tmp_path: Pat
     assert not worker.ready_file.exists()
 
 
+def test_a_worker_whose_executors_cannot_start_says_why(tmp_path: Path) -> None:
+    """No such interpreter, or one that lacks what executors need: exit code 2 and no waiting for a miracle."""
+    lacking = tmp_path / "python"
+    lacking.write_text("#!/bin/sh\necho No module named blockx_executor >&2\nexit 1\n")
+    lacking.chmod(0o755)
+    for python, reason in [(tmp_path / "nowhere", "No such file"), (lacking, "exit code 1")]:
+        worker = WorkerProcess(tmp_path, {}, config=f'executor_python = "{python}"')
+        with pytest.raises(AssertionError, match="ended with 2"):
+            worker.start()
+        assert reason in worker.log_events("cannot_start")[-1]["error"]
+    assert worker.log_events("executor_output", text="No module named blockx_executor")
+
+
 def test_an_executor_that_is_idle_for_long_is_alive(idler: WorkerProcess) -> None:
     """The signal that ends it with its parent follows the parent's thread: that thread must not be a passing one."""
     [executor] = idler.executor_pids()
