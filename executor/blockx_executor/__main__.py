@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from typing import Final
 
@@ -36,11 +37,16 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG: Final = 1
 _SWITCH_INTERVAL_S: Final = 0.001  # how late the monitor may be while Python code runs; the default is 5 ms
 
+_MAIN_THREAD: Final = threading.get_ident()  # the thread that imports this, and runs all user code
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
 
 def main(argv: list[str] | None = None) -> None:
     """Run one executor; never returns."""
     options = _parse(argv)
     _die_with_parent(options.parent_pid)
+    os.register_at_fork(after_in_child=_die_with_executor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _signum, _frame: os._exit(exit_codes.TERMINATED))
     faulthandler.enable(sys.__stderr__ or 2)
@@ -125,13 +131,22 @@ def _at_least_one(text: str) -> int:
 
 def _die_with_parent(parent_pid: int | None) -> None:
     """Ask for SIGKILL when the parent ends; it may have ended before the request, hence the comparison after it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         leave(exit_codes.USAGE, f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}.")
     if parent_pid is not None and os.getppid() != parent_pid:
         leave(
             exit_codes.PARENT_GONE, f"The parent is {os.getppid()}, not {parent_pid}: the worker has ended."
         )
+
+
+def _die_with_executor() -> None:
+    """In a child that user code forked: the parent-death signal is not inherited, so ask for it again.
+
+    It follows the *thread* that forked. One that user code started may end long before the child should, so its
+    children get none: they end with the executor's session when the worker ends that, else live on as anywhere.
+    """
+    if threading.get_ident() == _MAIN_THREAD:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _page(path: str | None) -> memoryview:

@@ -328,7 +328,6 @@ def test_a_frozen_executor_is_replaced_and_its_calls_run_elsewhere(start_worker:
         "heartbeat_interval_ms = 100", "heartbeat_interval_ms = 50\nheartbeat_timeout_ms = 600"
     )
     worker = start_worker({"good": GOOD}, config=config)
-    eventually(lambda: len(worker.log_events("executor_attached")) == 2, what="both are attached")
     frozen = worker.executor_pids()[0]
     with OfficialClient(worker.address) as client:
         os.kill(frozen, signal.SIGSTOP)

@@ -130,6 +130,13 @@ class WorkerProcess:
         paths = [self.ready_file, *(Path(runtime).glob("*") if runtime else [])]
         return [path for path in paths if path.exists()]
 
+    def wait_attached(self) -> None:
+        """Wait until every executor has attached; a worker serves as soon as the first one has."""
+        count = int(self._flags["executors"])
+        eventually(
+            lambda: len(self.log_events("executor_attached")) >= count, 30, f"{count} attached executors"
+        )
+
     def executor_pids(self) -> list[int]:
         """Process ids of its executors."""
         return executor_pids(self.pid)
