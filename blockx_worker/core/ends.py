@@ -93,7 +93,7 @@ def retention_elapsed(books: Books, _event: ResultRetentionElapsed, now_ms: int)
 def finish_or_put_off(books: Books, entry: Entry, end: End, now_ms: int) -> list[WorkerCommand]:
     """End a submitted task now, or once the commit under way has returned."""
     if entry.after(end.move) is not entry.stage:
-        return books.finish(entry, end.move, end.failure, now_ms)
+        return books.finish(entry, end.move, entry.telling_what_stays(end.failure), now_ms)
     if entry.put_off is not None:
         return [books.drop(end.event, DropReason.ALREADY_PUT_OFF, entry.task_id)]
     entry.put_off = end

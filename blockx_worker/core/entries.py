@@ -26,7 +26,7 @@ class Entry:
     """One task id with a slot: leased, or submitted and not ended. Times are core time in ms.
 
     ``watchers`` counts the owning ones. ``put_off`` is the end that waits for a commit. ``outcome`` is what the phases
-    have reported so far, merged.
+    have reported so far, merged. ``written`` says what the writer has committed so far.
     """
 
     task_id: str
@@ -40,6 +40,7 @@ class Entry:
     grace_deadline_ms: int | None = None
     put_off: End | None = None
     outcome: PhaseOutcome = attrs.field(factory=PhaseOutcome)
+    written: str = ""
 
     @property
     def submitted(self) -> bool:
@@ -63,6 +64,12 @@ class Entry:
     def interruptible(self) -> bool:
         """True for a submitted task for which no end has been put off yet."""
         return self.submitted and self.put_off is None
+
+    def telling_what_stays(self, failure: TaskFailure) -> TaskFailure:
+        """``failure`` of an end from outside, which knows nothing of the writer, with what is written."""
+        if not self.written:
+            return failure
+        return attrs.evolve(failure, message=f"{failure.message}; {self.written}")
 
 
 def merged(known: PhaseOutcome, given: PhaseOutcome) -> PhaseOutcome:

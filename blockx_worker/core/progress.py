@@ -130,12 +130,13 @@ def commit_ended(books: Books, event: WriterCommitEnded, now_ms: int) -> list[Wo
     if entry.after(Move.COMMIT_ENDED) is None:
         return [books.drop("WriterCommitEnded", DropReason.NO_COMMIT, event.task_id)]
     books.advance(entry, Move.COMMIT_ENDED)
+    entry.written = event.written or entry.written
     if (end := entry.put_off) is None:
         return []
     waited = attrs.evolve(
         end.failure, message=f"{end.failure.message}; the commit then under way was waited for"
     )
-    return books.finish(entry, end.move, waited, now_ms)
+    return books.finish(entry, end.move, entry.telling_what_stays(waited), now_ms)
 
 
 def _drop_misplaced(books: Books, event: str, entry: Entry) -> WorkerCommand:

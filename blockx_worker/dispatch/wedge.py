@@ -43,11 +43,11 @@ def _judge(
 
 
 def _wedged(config: DispatcherConfig, executor: Executor) -> tuple[Call | Zombie, str] | None:
-    """The call that owns the main thread has kept it beyond its limit."""
+    """The call that owns the main thread has kept it beyond its limit, from one equal read to another."""
     box = executor.box
     owner = executor.bound(box.call_no)
     limit = None if owner is None else _limit_ms(config, executor, owner)
-    if owner is None or limit is None or box.reads < 2 or box.unchanged_ms <= limit:
+    if owner is None or limit is None or box.unchanged_ms <= limit:
         return None
     doing = "loading code for" if box.loading else "in"
     return owner, f"stuck {doing} call {owner.call_id} for {box.unchanged_ms} ms, limit {limit} ms"

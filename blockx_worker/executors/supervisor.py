@@ -3,6 +3,9 @@
 The pool machine decides when a slot gets a process; one task here accompanies each process from its spawn to its last
 byte of output: listen, spawn, accept, attach, move frames, kill, reap. Whatever ends first ends the rest, and the
 outcome is reported as facts: the dispatcher hears that an executor is lost, the pool that a process is gone.
+
+Until the first executor has attached, a failure is a matter for whoever started the worker (an interpreter that is not
+there, or lacks what executors need): when the first process of every slot has failed, `run` raises instead of trying on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from blockx_executor.wire.blackbox import read_blackbox
+from blockx_executor.wire.blackbox import BlackBoxReading, read_blackbox
 from blockx_executor.wire.exit_codes import describe_exit_code
 from blockx_executor.wire.messages import HeartbeatPayload
 from blockx_executor.wire.version import VERSION
@@ -106,18 +109,26 @@ class ExecutorSupervisor:
         self._user_log = user_log
         self._aboard: dict[str, _Aboard] = {}
         self._nursery: trio.Nursery
-        self._first_attached = trio.Event()
+        self._start_decided = trio.Event()
+        self._attached_once = False
+        self._failed_starts: dict[int, str] = {}
+        self._spawned: set[int] = set()
         self._due_changed = trio.Event()
         self._empty = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the pool until cancelled, then stop every process; started when the first executor has attached."""
+        """Run the pool until cancelled, then stop every process; started when the first executor has attached.
+
+        OSError when none could be started.
+        """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
                 self._decide(PoolStarted())
                 nursery.start_soon(self._tick)
-                await self._first_attached.wait()
+                await self._start_decided.wait()
+                if not self._attached_once:
+                    raise OSError(f"no executor could be started: {next(iter(self._failed_starts.values()))}")
                 task_status.started()
                 await trio.sleep_forever()
             finally:
@@ -157,6 +168,7 @@ class ExecutorSupervisor:
         for command in self._door.pool_event(event):
             match command:
                 case SpawnExecutor():
+                    self._spawned.add(command.slot)
                     self._nursery.start_soon(self._accompany, command.slot, command.generation)
                 case StopExecutor():
                     self._stop(command.slot)
@@ -193,6 +205,7 @@ class ExecutorSupervisor:
                 place.remove()
             log.error("executor_spawn_failed", executor_id=executor_id, error=str(error))  # noqa: TRY400 - the sentence is enough
             self._decide(SpawnFailed(slot=slot, generation=generation, message=str(error)))
+            self._start_failed(slot, f"{executor_id}: {error}")
             return
         place.expect_pid(process.pid)
         aboard = _Aboard(executor_id, slot, generation, place, process, trio.CancelScope())
@@ -261,7 +274,8 @@ class ExecutorSupervisor:
             aboard.attached = True
             contexts = heartbeat.available_contexts + heartbeat.inflight_count
             self._door.post(ExecutorAttached(executor_id=aboard.executor_id, usable_contexts=contexts))
-            self._first_attached.set()
+            self._attached_once = True
+            self._start_decided.set()
             log.info("executor_attached", executor_id=aboard.executor_id, pid=heartbeat.pid)
             return ""
 
@@ -310,6 +324,14 @@ class ExecutorSupervisor:
                 message=message,
             )
         )
+        if not aboard.attached:
+            self._start_failed(aboard.slot, f"{message}; its last words are in the log")
+
+    def _start_failed(self, slot: int, message: str) -> None:
+        """A process was gone before it attached: while none ever has, that may be the end."""
+        self._failed_starts.setdefault(slot, message)
+        if self._failed_starts.keys() >= self._spawned:
+            self._start_decided.set()
 
     async def _reap_all(self) -> None:
         """After SIGTERM to all: give them their time, then SIGKILL."""
@@ -323,7 +345,11 @@ class ExecutorSupervisor:
 
 
 def _observed(aboard: _Aboard) -> ExecutorObserved:
-    reading = read_blackbox(aboard.place.read_blackbox())
+    """What the page says; nothing when user code has overwritten it."""
+    try:
+        reading = read_blackbox(aboard.place.read_blackbox())
+    except ValueError:
+        reading = BlackBoxReading(0, 0, 0, loading=False)
     return ExecutorObserved(
         executor_id=aboard.executor_id, call_no=reading.call_no, since=reading.since, loading=reading.loading
     )

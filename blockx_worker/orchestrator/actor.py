@@ -68,7 +68,8 @@ class DispatchActor:
     async def frames(self, executor_id: str, frames: Sequence[FromExecutor]) -> None:
         """Queue frames of one executor; waits while ``inbox_frames`` or more are queued."""
         while self._queued_frames >= self._inbox_frames:
-            self._room = trio.Event()
+            if self._room.is_set():  # else others wait for it, and it stays theirs
+                self._room = trio.Event()
             await self._room.wait()
         if frames:
             self._queued_frames += len(frames)

@@ -153,7 +153,8 @@ class Api:
         try:
             yield
         finally:
-            for task_id in task_ids:
+            # who watched an ended task is no news
+            for task_id in filter(self._door.worker.is_active, task_ids):
                 self._orchestrator.decide(WatchDetached(task_id=task_id))
 
     def version_of(self, task_id: str) -> int:

@@ -183,6 +183,8 @@ class Phases:
 
     async def _settled(self, runtime: TaskRuntime) -> PhaseOutcome:
         """The outcome of the calls, or of the writer beside them."""
+        if runtime.calls_result is not None and _too_many_bytes(runtime.calls_result):
+            runtime.outputs = None  # those settled before go as well
         outcome = _calls_outcome(runtime, runtime.calls_result) if runtime.calls_result else PhaseOutcome()
         failure = runtime.write_failure or outcome.failure
         if failure is None or runtime.batch_writer is None:
@@ -315,6 +317,10 @@ def measured(runtime: TaskRuntime, calls: CallsStatistic) -> PhaseOutcome:
         output_bytes=kept.output_bytes if kept else 0,
         retained_bytes=kept.retained_bytes if kept else 0,
     )
+
+
+def _too_many_bytes(result: ConvergeTaskCalls) -> bool:
+    return result.failure is not None and result.failure.code is TaskFailureCode.OUTPUT_BYTES_EXCEEDED
 
 
 def _calls_outcome(runtime: TaskRuntime, result: ConvergeTaskCalls) -> PhaseOutcome:

@@ -225,6 +225,22 @@ def test_after_a_commit_that_is_not_the_final_one_the_end_strikes_as_soon_as_it_
     assert kinds(talk.say(WriterCommitStarted(task_id="t", final=True))) == ["Dropped"]
 
 
+@pytest.mark.parametrize(("event", "state", "code"), ENDS)
+@pytest.mark.parametrize("during", [True, False])
+def test_an_end_after_a_commit_tells_what_is_written(talk, event, state, code, during):
+    """The end knows nothing of the writer; the failure says both, whether it struck during the commit or later."""
+    talk.run("t", until=TaskPhase.PLUGIN)
+    talk.commit(final=False)
+    talk.say(WriterCommitEnded(task_id="t", written="block 1 stays"))
+    talk.commit(final=False)
+    commands = interrupt(talk, event) if during else []
+    assert commands == []
+    commands = talk.say(WriterCommitEnded(task_id="t", written="blocks 1 to 2 stay"))
+    commands = commands or interrupt(talk, event)
+    assert failure_of(commands).code is code
+    assert failure_of(commands).message.endswith("; blocks 1 to 2 stay")
+
+
 def test_the_writers_outcome_also_wins_when_it_comes_before_the_end_of_a_commit(talk):
     talk.run("t", until=TaskPhase.PLUGIN)
     talk.commit(final=False)

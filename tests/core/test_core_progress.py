@@ -17,7 +17,9 @@ from blockx_worker.core.events import (
     SlotLeaseExpired,
     TaskActivationFailed,
     TaskActivationPrepared,
+    TaskMeasured,
     TaskPhaseFinished,
+    TaskTimedOut,
 )
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import FailedCall, TaskFailure, TaskPhase, TaskResult, TaskState, TaskStatistic
@@ -123,6 +125,17 @@ def test_failed_calls_are_listed_in_the_result(talk):
     assert (result.failed_calls, result.failed_calls_omitted, result.output_count) == (calls, 4, 9)
 
 
+def test_what_was_measured_before_an_end_from_outside_stands_in_the_result(talk):
+    talk.run("t", until=TaskPhase.CALLS)
+    statistic = TaskStatistic(calls_total=5, calls_succeeded=3)
+    version = talk.core.version_of("t")
+    outcome = failed(TaskFailureCode.CALLS_FAILED, statistic=statistic, output_count=3, retained_bytes=10)
+    assert talk.say(TaskMeasured(task_id="t", outcome=outcome)) == []
+    assert (talk.core.phase_of("t"), talk.core.version_of("t")) == (TaskPhase.CALLS, version)
+    result = result_of(talk.say(TaskTimedOut(task_id="t"), at=60_000))
+    assert (result.state, result.statistic, result.output_count) == (TaskState.TIMED_OUT, statistic, 3)
+
+
 def test_an_activation_for_another_slot_is_dropped(talk):
     talk.submit("t")
     assert talk.say(TaskActivationPrepared(task_id="t", slot_id="slot-0-9", epoch=1)) == [
@@ -188,5 +201,6 @@ def test_facts_about_an_id_without_an_unfinished_task_are_dropped(talk, prepare,
         TaskActivationPrepared(task_id="t", slot_id="slot-0-1", epoch=1),
         TaskActivationFailed(task_id="t", code=TaskFailureCode.ACTIVATION_FAILED, message=""),
         TaskPhaseFinished(task_id="t", phase=TaskPhase.BUILDER, outcome=PhaseOutcome()),
+        TaskMeasured(task_id="t", outcome=PhaseOutcome(output_count=1)),
     ):
         assert talk.say(event) == [Dropped(event=type(event).__name__, reason=reason, task_id="t")]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from blockx_executor.wire.messages import HeartbeatPayload
-from blockx_worker.dispatch.commands import KillExecutor
 from blockx_worker.dispatch.events import CallsFinished, DispatchRefused, ExecutorHeartbeat, ExecutorObserved
-from tests.dispatch.driver import Talk, armed, cancelled, completed, dispatched, dropped, failed, killed, of
+from tests.dispatch.driver import Talk, armed, cancelled, completed, dispatched, dropped, failed, killed
 
 
 def test_a_dropped_task_is_cancelled_and_forgotten() -> None:
@@ -224,6 +223,22 @@ def test_a_cancelled_call_behind_a_long_one_kills_nobody() -> None:
     assert talk.sweep(at=5000) == []
 
 
+def test_a_cancelled_call_that_just_got_the_thread_is_given_another_look() -> None:
+    """One read may have caught it as it stops."""
+    talk = Talk(cancel_kill_ms=2000)
+    talk.attach("exec-0")
+    talk.start("long", [[0]], budget_ms=0)
+    talk.start("t", [[0]])
+    talk.turns()
+    number = talk.sent("t/0").call_no
+    talk.drop("t")
+    talk.observe("exec-0", "long/0", at=1500)
+    talk.observe("exec-0", call_no=number, at=2000)
+    assert talk.sweep() == []
+    talk.observe("exec-0", call_no=number, at=2500)
+    assert killed(talk.sweep()).call_id == "t/0"
+
+
 def test_a_cancelled_call_on_an_idle_executor_is_killed() -> None:
     """Nothing runs there that could explain why no answer comes."""
     talk = _long_calls(budget_ms=0)
@@ -301,14 +316,14 @@ def test_an_old_read_does_not_excuse_silence() -> None:
 
 
 def test_a_silent_executors_calls_go_elsewhere() -> None:
-    """We killed it for silence: all aboard are charged, since none is known to be guilty."""
+    """We killed it for silence: nobody is known to be guilty; whoever had the main thread at the end is."""
     talk = _long_calls()
     killed(talk.sweep(at=10_001))
-    talk.lose("exec-0", exit_code=-9, by_us=True)
-    assert of(talk.said, KillExecutor)
-    progress = talk.core.progress("t")
-    assert progress is not None
-    assert progress.inflight == 0
+    assert talk.lose("exec-0", exit_code=-9, by_us=True) == []
+    talk.attach("exec-1")
+    assert dispatched(talk.turns()) == {"exec-1": ["t/0", "t/1"]}
+    killed(talk.sweep(at=30_000))
+    assert armed(talk.lose("exec-1", exit_code=-9, by_us=True, running="t/1")).call_id == "t/1"
 
 
 def test_words_about_unknown_executors_are_dropped() -> None:

@@ -64,8 +64,11 @@ def test_fast_fail_cancels_in_slices() -> None:
     talk.start("t", [[i] for i in range(2)] + [[1]] * 8)
     talk.turns()
     talk.fail("t/0")
-    for _ in range(2):
+    for cancels in (2, 5):  # the first slice also cancels what is out
         talk.turn(3)
+        statistic = talk.core.statistic("t")
+        assert statistic is not None
+        assert statistic.cancelled == cancels
         assert talk.core.turn_pending
     talk.turns(3)
     assert cancelled(talk.said) == {"exec-0": ["t/1"]}
@@ -215,6 +218,20 @@ def test_shared_and_cached_outputs_count_too() -> None:
     assert failure is not None
     assert "12 bytes" in failure.message
     assert talk.ends["t"].statistic.cancelled == 1
+
+
+def test_cached_outputs_stop_at_the_limit() -> None:
+    """The one that goes above it is the last, in the middle of a slice too."""
+    talk = Talk(task_max_inflight_calls=1)
+    talk.attach("exec-0")
+    talk.start("t", [[1], [2], [1], [1], [1]], max_output_bytes=10)
+    talk.turns()
+    talk.complete("t/0", output=b"1234")
+    talk.turns()
+    talk.complete("t/1", output=b"1234")
+    talk.turns()
+    statistic = talk.ends["t"].statistic
+    assert (statistic.succeeded, statistic.cancelled, statistic.output_bytes) == (3, 2, 12)
 
 
 def test_a_limit_that_is_just_met_is_kept() -> None:

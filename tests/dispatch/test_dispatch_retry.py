@@ -110,7 +110,7 @@ def test_a_retry_goes_off_once() -> None:
     """A timer of an old attempt, a second one, or one of an ended task changes nothing."""
     talk = Talk()
     talk.attach("exec-0")
-    talk.start("t", [[1]])
+    talk.start("t", [[1], [2]])
     talk.turns()
     retry = armed(talk.fail("t/0", retryable=True))
     early = CallRetryDue(task_id="t", call_id="t/0", attempt_seq=7)
@@ -118,8 +118,9 @@ def test_a_retry_goes_off_once() -> None:
     assert talk.retry(retry) == []
     assert dropped(talk.retry(retry)) == [("attempt is not in back-off", 1)]
     talk.turns()
-    talk.complete("t/0")
-    assert dropped(talk.retry(retry)) == [("call is over", 1)]
+    again = armed(talk.fail("t/0", retryable=True))
+    talk.fail("t/1")
+    assert dropped(talk.retry(again)) == [("call is over", 1)], "the task stops"
     talk.turns()
     talk.drop("t")
     assert dropped(talk.retry(retry)) == [("call is over", 1)]

@@ -35,7 +35,7 @@ class StartWorker(Protocol):
 
 @pytest.fixture(scope="module")
 def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
-    """Start workers that live until the end of the module, each in a folder of its own."""
+    """Start workers, whole, that live until the end of the module, each in a folder of its own."""
     workers: list[WorkerProcess] = []
 
     def start(functions: dict[str, str], **options: Any) -> WorkerProcess:
@@ -48,6 +48,7 @@ def start_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWork
         )
         worker.start()
         workers.append(worker)
+        worker.wait_attached()
         return worker
 
     yield start

@@ -108,6 +108,16 @@ def writes_past_print(i):
         os.write(1, b"y" * 65_536)
     return i
 
+def overwrites_its_black_box(i):
+    arguments = open("/proc/self/cmdline").read().split("\\0")
+    with open(arguments[arguments.index("--blackbox") + 1], "r+b") as page:
+        page.write(b"nonsense" * 512)
+    time.sleep(0.2)  # the worker looks at it every 50 ms
+    return i
+
+def environment(i):
+    return dict(os.environ)
+
 def talks(i):
     print("printed", i)
     print("to stderr", i, file=sys.stderr)
@@ -128,7 +138,7 @@ MODULES = {
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> WorkerProcess:
-    return start_worker(MODULES, config=CONFIG)
+    return start_worker(MODULES, config=CONFIG, env={"PRICE_FEED_TOKEN": "tok-77", "TZ": "UTC"})
 
 
 def test_every_output_is_right_and_there_once_while_executors_are_killed(
@@ -253,7 +263,15 @@ def test_a_bad_call_among_good_ones_is_told_by_index(client: OfficialClient) -> 
 
 
 @pytest.mark.parametrize(
-    "function", ["leaves_threads", "forks", "prints_one_long_line", "prints_many_lines", "writes_past_print"]
+    "function",
+    [
+        "leaves_threads",
+        "forks",
+        "prints_one_long_line",
+        "prints_many_lines",
+        "writes_past_print",
+        "overwrites_its_black_box",
+    ],
 )
 def test_what_a_function_leaves_or_prints_harms_nobody(
     worker: WorkerProcess, client: OfficialClient, function: str
@@ -297,12 +315,19 @@ def test_output_of_functions_is_logged_with_task_and_call(
     }
 
 
+def test_functions_see_only_the_environment_that_is_allowed(client: OfficialClient) -> None:
+    client.submit_calls("environment", "bad.environment", [[1]])
+    assert state_name(client.wait("environment").state) == "SUCCEEDED"
+    [seen] = client.outputs("environment")
+    assert seen["TZ"] == "UTC"
+    assert not {name for name in seen if "TOKEN" in name or "BLOCKX" in name}
+
+
 def test_a_frozen_executor_is_replaced_and_its_calls_run_elsewhere(start_worker: StartWorker) -> None:
     config = CONFIG.replace(
         "heartbeat_interval_ms = 100", "heartbeat_interval_ms = 50\nheartbeat_timeout_ms = 600"
     )
     worker = start_worker({"good": GOOD}, config=config)
-    eventually(lambda: len(worker.log_events("executor_attached")) == 2, what="both are attached")
     frozen = worker.executor_pids()[0]
     with OfficialClient(worker.address) as client:
         os.kill(frozen, signal.SIGSTOP)

@@ -37,6 +37,18 @@ def spin():
 def pid():
     return os.getpid()
 """
+NATIVE = """
+import ctypes, time
+
+def native():
+    ctypes.PyDLL(None).sleep(1000)
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+    return child
+"""
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
@@ -155,11 +167,14 @@ def test_an_idle_worker_stops_at_once_although_health_is_watched(start_worker: S
 
 
 def test_executors_die_with_a_killed_worker_and_the_next_start_cleans_up(start_worker: StartWorker) -> None:
-    """Also one in an endless loop, and one that runs native code which holds the interpreter."""
-    functions = FUNCTIONS + "\nimport ctypes\n\ndef native():\n    ctypes.PyDLL(None).sleep(1000)\n"
+    """Also one in an endless loop, one in native code that holds the interpreter, and what they have forked."""
+    functions = FUNCTIONS + NATIVE
     worker = start_worker({"f": functions}, executors=2)
     executors = worker.executor_pids()
     with OfficialClient(worker.address) as client:
+        client.submit_calls("forks", "f.fork", [[]])
+        assert state_name(client.wait("forks").state) == "SUCCEEDED"
+        executors += client.outputs("forks")
         client.submit_calls("spins", "f.spin", [[]], call_budget_ms=0)
         client.submit_calls("native", "f.native", [[]], call_budget_ms=0)
         _until_running(client, "spins", "native")
@@ -186,6 +201,19 @@ def test_a_worker_that_cannot_start_says_why(idler: WorkerProcess, tmp_path: Pat
     [line] = worker.log_events("cannot_start")
     assert idler.address.partition(":")[2] in line["error"]
     assert not worker.ready_file.exists()
+
+
+def test_a_worker_whose_executors_cannot_start_says_why(tmp_path: Path) -> None:
+    """No such interpreter, or one that lacks what executors need: exit code 2 and no waiting for a miracle."""
+    lacking = tmp_path / "python"
+    lacking.write_text("#!/bin/sh\necho No module named blockx_executor >&2\nexit 1\n")
+    lacking.chmod(0o755)
+    for python, reason in [(tmp_path / "nowhere", "No such file"), (lacking, "exit code 1")]:
+        worker = WorkerProcess(tmp_path, {}, config=f'executor_python = "{python}"')
+        with pytest.raises(AssertionError, match="ended with 2"):
+            worker.start()
+        assert reason in worker.log_events("cannot_start")[-1]["error"]
+    assert worker.log_events("executor_output", text="No module named blockx_executor")
 
 
 def test_an_executor_that_is_idle_for_long_is_alive(idler: WorkerProcess) -> None:

@@ -14,6 +14,7 @@ from tests.support.worker_process import WorkerProcess, eventually
 BUDGET_MS = 500
 CONFIG = """
 tick_ms = 50
+function_load_timeout_ms = 2000
 executor_restart_delay_ms = 50
 [dispatcher]
 wedge_grace_ms = 500
@@ -21,7 +22,7 @@ cancel_kill_ms = 700
 heartbeat_interval_ms = 100
 """
 FUNCTIONS = """
-import ctypes, os, time
+import ctypes, os, subprocess, threading, time
 
 def spin():
     while True:
@@ -54,6 +55,14 @@ def spin_in_finally():
 
 def sleep():
     time.sleep(60)
+
+def wait_for_a_lock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+def wait_for_a_process():
+    subprocess.run(["sleep", "60"])
 
 def swallow_everything():
     while True:
@@ -90,6 +99,8 @@ STOPPABLE = [
     "spin_through_the_first_stops",
     "spin_in_finally",
     "sleep",
+    "wait_for_a_lock",
+    "wait_for_a_process",
 ]
 WEDGING = ["swallow_everything", "native_without_gil", "native_with_gil"]
 
@@ -103,7 +114,8 @@ def worker(start_worker: StartWorker) -> WorkerProcess:
 @pytest.fixture(scope="module")
 def pair(start_worker: StartWorker) -> Iterator[tuple[WorkerProcess, OfficialClient]]:
     """A worker with two executors and a client of it."""
-    worker = start_worker({"f": FUNCTIONS}, executors=2, config=CONFIG)
+    stuck = "while True:\n    pass\n\ndef function():\n    return 1\n"
+    worker = start_worker({"f": FUNCTIONS, "stuck": stuck}, executors=2, config=CONFIG)
     with OfficialClient(worker.address) as client:
         yield worker, client
 
@@ -184,6 +196,22 @@ def test_a_cancelled_call_that_does_not_stop_costs_its_process(
     [killed] = worker.log_events("executor_killed", call_id=f"{task_id}/0")
     assert "was cancelled" in killed["reason"]
     _whole_pool(worker)
+
+
+def test_an_import_that_never_ends_is_killed_and_only_its_call_fails(
+    pair: tuple[WorkerProcess, OfficialClient],
+) -> None:
+    """Never interrupted, since half an import would poison the process."""
+    worker, client = pair
+    before = _whole_pool(worker)
+    client.submit_calls("import", "stuck.function", [[]], call_budget_ms=BUDGET_MS)
+    client.submit_calls("import-others", "f.double", [[i] for i in range(600)])
+    result = client.wait("import", timeout=30)
+    assert (state_name(result.state), result.failure.error_kind) == ("FAILED", "IMPORT_ERROR")
+    assert "load time-out of 2000 ms" in result.failure.message
+    assert state_name(client.wait("import-others", timeout=30).state) == "SUCCEEDED"
+    assert client.outputs("import-others") == [2 * i for i in range(600)]
+    assert len(set(before) - set(_whole_pool(worker))) == 1
 
 
 def test_native_code_below_its_limit_is_busy_and_not_dead(

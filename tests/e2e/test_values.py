@@ -490,6 +490,42 @@ def test_a_row_with_a_long_negative_int_inside_a_list_is_kept_exactly(client, tm
     assert_same([json.loads(text)], [value])
 
 
+BAD_ROWS: dict[str, tuple[Any, str]] = {
+    "no row": (5, "bad row: output 1: expected a row (an object), a list of rows or null, got 5"),
+    "no row in a list": ([{"key": 1}, "x"], 'bad row: output 1, row 1: expected an object, got "x"'),
+    "no columns": ({}, "bad row: output 1: the row has no columns"),
+    "nul": ({"a\0b": 1}, "bad row: output 1, column"),
+    "nameless": ({"": 1}, "bad row: output 1, column"),
+    "alike": ({"key": 1, "KEY": 2}, 'column "KEY": SQLite does not tell it from the column "key"'),
+    "unknown": ({"key": 1, "other": 2}, 'column "other": table "t" has no such column, it has key'),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_row_that_no_table_can_hold_fails_the_task_by_output_and_column(client, tmp_path, name):
+    """Nothing of its transaction stays."""
+    row, expected = BAD_ROWS[name]
+    with closing(sqlite3.connect(tmp_path / "values.db")) as connection:
+        connection.execute("CREATE TABLE t (key)")
+    client.submit_rows(f"bad-{name}", "values.echo", [[{"key": 0}], [row], [{"key": 2}]], handler(tmp_path))
+    result = client.wait(f"bad-{name}")
+    assert (state_name(result.state), result.failure.code) == ("FAILED", "PLUGIN_FAILED")
+    assert expected in result.failure.message
+    assert rows(tmp_path, "key") == []
+
+
+def test_an_int_that_a_numeric_column_would_round_fails_the_task_by_column(client, tmp_path):
+    """A table that somebody else made may have types; what does not fit them exactly is not written."""
+    with closing(sqlite3.connect(tmp_path / "values.db")) as connection:
+        connection.execute("CREATE TABLE t (key TEXT, value INTEGER)")
+    client.submit_rows("rounded", "values.row", [["k", 1], ["k", 2**256 - 1]], handler(tmp_path))
+    failure = client.wait("rounded").failure
+    assert failure.code == "PLUGIN_FAILED"
+    assert 'bad row: output 1, column "value": 1157920892373' in failure.message
+    assert "declare it TEXT" in failure.message
+    assert rows(tmp_path, "key, value") == []
+
+
 # --- helpers ------------------------------------------------------------------------------------------------------
 
 

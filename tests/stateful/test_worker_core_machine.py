@@ -109,12 +109,16 @@ class WorkerCoreMachine(RuleBasedStateMachine):
             e.SlotRequested(task_id=task_id, ttl_ms=ttl), self.model.slot_requested(task_id, ttl, self.now)
         )
 
-    @rule(pick=picks, timeout=timeouts, slot=st.sampled_from(("none", "own", "some")), data=st.data())
+    @rule(
+        pick=picks, timeout=timeouts, slot=st.sampled_from(("none", "own", "some", "wrong")), data=st.data()
+    )
     def submit(self, pick: int, timeout: int, slot: str, data: st.DataObject) -> None:
         task_id = self.one(pick, None)
         slot_id = None
         if slot == "own":
             slot_id = self.slot_of(task_id)
+        elif slot == "wrong":
+            slot_id = self.slot_ids[0]
         elif slot == "some":
             slot_id = data.draw(st.sampled_from(self.slot_ids))
         self.submit_request(task_id, timeout, slot_id)
@@ -129,6 +133,24 @@ class WorkerCoreMachine(RuleBasedStateMachine):
     @rule(task_id=task_ids)
     def cancel(self, task_id: str) -> None:
         self.post(e.CancelTaskRequested(task_id=task_id), self.model.cancel_requested(task_id, self.now))
+
+    @rule(
+        task_id=task_ids,
+        submitted=st.booleans(),
+        ms=st.sampled_from((99, 100, 400)),
+        again=st.sampled_from(("request", "submit", "drain")),
+    )
+    def use_a_lease_at_its_end(self, task_id: str, submitted: bool, ms: int, again: str) -> None:
+        """A rule of its own, because a lease is seldom met between its end and the sweep."""
+        self.request_slot(task_id, 100)
+        if submitted:
+            self.submit_request(task_id, 2_000, None)
+        self.now += ms
+        if again == "drain" and self.posted > 50:
+            self.start_drain()
+        if again != "submit":
+            self.request_slot(task_id, 100)
+        self.submit_request(task_id, 2_000, None)
 
     # --- progress ----------------------------------------------------------------------------------------------------
 
@@ -165,6 +187,12 @@ class WorkerCoreMachine(RuleBasedStateMachine):
         event = e.TaskPhaseFinished(task_id=task_id, phase=phase, outcome=outcome)
         self.post(event, self.model.phase_finished(task_id, str(phase), outcome, self.now))
 
+    @rule(pick=picks, megabytes=st.integers(0, 3))
+    def measure(self, pick: int, megabytes: int) -> None:
+        task_id = self.one(pick, *PHASES)
+        outcome = e.PhaseOutcome(output_count=megabytes, retained_bytes=megabytes * MEGABYTE)
+        self.post(e.TaskMeasured(task_id=task_id, outcome=outcome), self.model.measured(task_id, outcome))
+
     @rule(task_id=task_ids, megabytes=st.integers(0, 3), phases=st.integers(1, 3))
     def run_on(self, task_id: str, megabytes: int, phases: int) -> None:
         """A rule of its own, because single steps seldom lead a task to its writer or its end."""
@@ -191,8 +219,9 @@ class WorkerCoreMachine(RuleBasedStateMachine):
         final=st.booleans(),
         ends=st.permutations(("cancel", "time-out", "grace", "drain")),
         waits=st.booleans(),
+        then=st.sampled_from(("ended", "outcome", "later")),
     )
-    def put_ends_off(self, task_id: str, final: bool, ends: list[str], waits: bool) -> None:
+    def put_ends_off(self, task_id: str, final: bool, ends: list[str], waits: bool, then: str) -> None:
         """A rule of its own for the rarest path: ends that strike while a writer commits."""
         self.run_on(task_id, 1, 2)
         self.attach(task_id)
@@ -209,6 +238,10 @@ class WorkerCoreMachine(RuleBasedStateMachine):
                 self.expire_grace(task_id)
             else:
                 self.expire_drain()
+        if then == "ended":
+            self.post(e.WriterCommitEnded(task_id=task_id), self.model.commit_ended(task_id, self.now))
+        elif then == "outcome":
+            self.finish(task_id, TaskPhase.PLUGIN, None, 1)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
@@ -216,12 +249,27 @@ class WorkerCoreMachine(RuleBasedStateMachine):
     def time_out(self, task_id: str) -> None:
         self.post(e.TaskTimedOut(task_id=task_id), self.model.timed_out_event(task_id, self.now))
 
+    @rule(pick=picks)
+    def expire_its_lease(self, pick: int) -> None:
+        self.expire_lease(self.slot_of(self.one(pick, None, "PREPARING")))
+
     @rule(data=st.data())
     def expire_some_lease(self, data: st.DataObject) -> None:
         self.expire_lease(data.draw(st.sampled_from(self.slot_ids)))
 
     def expire_lease(self, slot_id: str) -> None:
         self.post(e.SlotLeaseExpired(slot_id=slot_id), self.model.lease_expired(slot_id, self.now))
+
+    @rule(pick=picks, owners=st.integers(1, 2), leave=st.integers(1, 2), ms=st.sampled_from((199, 200)))
+    def own_and_leave(self, pick: int, owners: int, leave: int, ms: int) -> None:
+        """A rule of its own, because a grace is seldom met at its very end."""
+        task_id = self.one(pick, None, *PHASES)
+        for _ in range(owners):
+            self.attach(task_id)
+        for _ in range(leave):
+            self.detach(task_id)
+        self.now += ms
+        self.expire_grace(task_id)
 
     @rule(task_id=task_ids)
     def attach(self, task_id: str) -> None:
@@ -292,7 +340,7 @@ class WorkerCoreMachine(RuleBasedStateMachine):
 
 TestWorkerCore = WorkerCoreMachine.TestCase
 TestWorkerCore.settings = settings(
-    max_examples=100,
+    max_examples=80,
     stateful_step_count=50,
     deadline=None,
     database=None,

@@ -218,6 +218,14 @@ class WorkerModel:
             return [*self._end(task, "SUCCEEDED", None, now), *late]
         return [*self._end(task, "FAILED", str(outcome.failure.code), now), *late]
 
+    def measured(self, task_id: str, outcome: PhaseOutcome) -> list[Outline]:
+        task = self.live.get(task_id)
+        if not task or task["phase"] is None:
+            return [("dropped", "TaskMeasured")]
+        task["outputs"] = outcome.output_count or task["outputs"]
+        task["bytes"] = outcome.retained_bytes or task["bytes"]
+        return []
+
     def commit_started(self, task_id: str, *, final: bool) -> list[Outline]:
         task = self.live.get(task_id)
         if not task or task["commit"] or task["phase"] not in (["PLUGIN"] if final else ["CALLS", "PLUGIN"]):

@@ -86,9 +86,10 @@ class WorkerProcess:
 
     def _ready(self) -> Any:
         """What the ready file says, unless a worker that was killed before has left it."""
-        if not self.ready_file.exists():
+        try:
+            ready = json.loads(self.ready_file.read_text())
+        except FileNotFoundError:
             return None
-        ready = json.loads(self.ready_file.read_text())
         return ready if ready["pid"] == self.pid else None
 
     @property
@@ -128,6 +129,13 @@ class WorkerProcess:
         runtime = self._env.get("BLOCKX_RUNTIME_DIR")
         paths = [self.ready_file, *(Path(runtime).glob("*") if runtime else [])]
         return [path for path in paths if path.exists()]
+
+    def wait_attached(self) -> None:
+        """Wait until every executor has attached; a worker serves as soon as the first one has."""
+        count = int(self._flags["executors"])
+        eventually(
+            lambda: len(self.log_events("executor_attached")) >= count, 30, f"{count} attached executors"
+        )
 
     def executor_pids(self) -> list[int]:
         """Process ids of its executors."""
