@@ -70,12 +70,12 @@ class Inbox:
         refusal = self._scheduler.admit(call)
         if refusal is not None:
             self._link.send(failed(call, Failure("DISPATCH_REFUSED", refusal, retryable=True)))
-        elif self._loader.knows(call.payload.function_code_digest):
-            (self._scheduler.ready if call.payload.parent_call_id is None else self._scheduler.ahead).append(
-                call
-            )
-        else:
+        elif not self._loader.knows(call.payload.function_code_digest):
             self.await_code(call)
+        elif call.payload.parent_call_id is None:
+            self._scheduler.ready.append(call)
+        else:
+            self._scheduler.go_ahead(call)
 
     def _cancel(self, message: CancelCall) -> None:
         call = self._scheduler.calls.get(message.call_id)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import socket
-import sys
 import threading
 import time
 from typing import Final, NamedTuple, NoReturn, TypeAlias
@@ -22,13 +22,15 @@ import msgspec
 
 from blockx_executor.wire import exit_codes
 from blockx_executor.wire.framing import SIDECAR_MAGIC, FrameDecoder, FrameError, split_body
+from blockx_executor.wire.json_rules import MAX_JSON_DEPTH
 from blockx_executor.wire.messages import FromExecutor, ResumeCall, ToExecutor
 
 __all__ = ["Incoming", "Link", "LinkLost", "MalformedFrame", "WithSidecar", "leave", "leave_without_link"]
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RECEIVE_ROUNDS: Final = 8
-_DEEPER: Final = 4
+_READ_DEPTH: Final = MAX_JSON_DEPTH + 16
+_BRACKET_OR_STRING: Final = re.compile(rb'[\[\]{}]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _CONGESTED_BYTES: Final = 1024 * 1024
 
 
@@ -132,16 +134,12 @@ class Link:
             raise _malformed(body, FrameError("only a ResumeCall may have raw bytes beside it"))
         return WithSidecar(message, sidecar)
 
-    def _read_deep(self, body: bytes) -> ToExecutor:
-        """Arguments that nest very deep must fail their call, not this process: read once more with a higher limit."""
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(limit * _DEEPER)
+    def _read_deep(self, body: bytes) -> Incoming:
+        """Arguments that nest too deep to be read must fail their call, not this process."""
         try:
-            return self._decode(body)
+            return self._decode(_without_depths(body))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise _malformed(body, error) from None
-        finally:
-            sys.setrecursionlimit(limit)
 
     def wait(self, timeout_ms: float | None) -> None:
         """Wait, with the lock released, for something to read, or for room when something is unsent."""
@@ -185,6 +183,23 @@ class Link:
         if not data:
             raise LinkLost("the worker closed the connection")
         return data
+
+
+def _without_depths(body: bytes) -> bytes:
+    """``body`` without what is nested deeper than any value may be; what is left is still too deep for a value."""
+    parts: list[bytes] = []
+    depth = start = 0
+    for match in _BRACKET_OR_STRING.finditer(body):
+        token = match[0]
+        if token in b"[{":
+            depth += 1
+            if depth == _READ_DEPTH:
+                parts.append(body[start : match.end()])
+        elif token in b"]}":
+            if depth == _READ_DEPTH:
+                start = match.start()
+            depth -= 1
+    return b"".join((*parts, body[start:]))
 
 
 def _lost(error: OSError) -> LinkLost:

@@ -112,8 +112,16 @@ class Scheduler:
         before = call.state
         started = before is CallState.SLEEPING or before is CallState.WAITING
         call.state = CallState.RESUMABLE if started else CallState.READY
-        goes_ahead = before is CallState.WAITING or call.payload.parent_call_id is not None
-        (self.ahead if goes_ahead else self.ready).append(call)
+        if before is CallState.WAITING or call.payload.parent_call_id is not None:
+            self.go_ahead(call)
+        else:
+            self.ready.append(call)
+
+    def go_ahead(self, call: Call) -> None:
+        """Put ``call``, which is ready, at the end of those that go ahead."""
+        if not self.ahead:
+            self._ahead_in_a_row = 0
+        self.ahead.append(call)
 
     def take(self) -> Call:
         """The call whose turn it is; there must be one."""

@@ -152,6 +152,7 @@ def test_arguments_that_are_not_exact_json_fail_their_call(executor: ExecutorDri
         (b"[" + b"1" * 4301 + b"]", "more than 4300 digits"),
         (b"[" * 300 + b"]" * 300, "nested more than 256 levels"),
         (b"[" * 2000 + b"]" * 2000, "nested more than 256 levels"),
+        (b'["[[[\\"]",' + b'{"a":[' * 100_000 + b"]}" * 100_000 + b"]", "nested more than 256 levels"),
     ]:
         failure = executor.failure(executor.execute(digest, "inc", raw_args=raw)).payload
         assert (failure.error_kind, failure.retryable) == ("ARGS_INVALID", False)

@@ -160,13 +160,6 @@ HOSTILE = module("""
         deep = None
         for _ in range(10 ** 6): deep = Deep(deep)
         return len(repr(deep))
-    def overflow_the_c_stack():
-        import ctypes
-        callback = ctypes.PYFUNCTYPE(ctypes.c_int)
-        @callback
-        def again(): return again()
-        sys.setrecursionlimit(10 ** 6)
-        again()
     def print_much():
         for _ in range(1000): print("x" * 10_000)
     def print_one(): print("x" * 10_000_000)
@@ -415,7 +408,6 @@ def test_closed_standard_streams_hold_up_nobody(own: ExecutorDriver) -> None:
         ("exit_at_once", 9),
         ("abort", -signal.SIGABRT),
         ("segfault", -signal.SIGSEGV),
-        ("overflow_the_c_stack", -signal.SIGSEGV),
         ("close_all", exit_codes.LINK_CLOSED_HERE),
         ("close_all_and_spin", exit_codes.LINK_CLOSED_HERE),
     ],

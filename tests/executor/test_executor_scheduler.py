@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockx_executor.calls import NEVER, Call, CallCancelled, CallState, new_call
+from blockx_executor.calls import NEVER, BudgetExceeded, Call, CallCancelled, CallState, new_call
 from blockx_executor.scheduler import Scheduler
+from blockx_executor.waits import Answer
 from blockx_executor.wire.messages import ExecuteCall, ExecuteCallPayload
 
+ANSWER = Answer(msgspec.Raw(b"1"))
 
-def make_call(call_id: str, digest: str = "d") -> Call:
+
+def make_call(call_id: str, digest: str = "d", parent: str | None = None, budget_ms: int = 5) -> Call:
     payload = ExecuteCallPayload(
         task_id="t", function_id="m.f", function_code_digest=digest, entry_selector="f", args=msgspec.Raw(b"[]"),
-        call_budget_ms=5, attempt_seq=1, call_no=1,
+        call_budget_ms=budget_ms, attempt_seq=1, call_no=1, parent_call_id=parent,
     )  # fmt: skip
     return new_call(ExecuteCall(call_id, payload))
 
@@ -25,8 +30,10 @@ def scheduler() -> Scheduler:
     return Scheduler(max_inflight=4, max_runnable=3)
 
 
-def admit(scheduler: Scheduler, call_id: str, digest: str = "d") -> Call:
-    call = make_call(call_id, digest)
+def admit(
+    scheduler: Scheduler, call_id: str, digest: str = "d", parent: str | None = None, budget_ms: int = 5
+) -> Call:
+    call = make_call(call_id, digest, parent, budget_ms)
     assert scheduler.admit(call) is None
     return call
 
@@ -129,3 +136,127 @@ def test_sleepers_wake_in_order_of_time_then_of_arrival(times: list[int]) -> Non
     scheduler.wake(50)
     expected = sorted(range(len(times)), key=lambda i: times[i])
     assert [int(call.call_id) for call in scheduler.ready] == expected
+
+
+# --- subcalls ---------------------------------------------------------------------------------------------------
+
+
+def take_all(scheduler: Scheduler) -> list[str]:
+    return [scheduler.take().call_id for _ in range(scheduler.runnable)]
+
+
+def test_subcalls_are_let_in_while_their_parent_is_here(scheduler: Scheduler) -> None:
+    """However many there are; they take no room of root calls, and without a parent there is no favour."""
+    parent = admit(scheduler, "a")
+    for i in range(20):
+        admit(scheduler, f"a/{i}", parent="a")
+    for name in "bcd":
+        admit(scheduler, name)
+    assert scheduler.admit(make_call("e")) is not None
+    assert scheduler.admit(make_call("x/0", parent="x")) is not None
+    assert scheduler.available_contexts == 0
+    scheduler.finish(parent)
+    for i in range(20):
+        scheduler.finish(scheduler.calls[f"a/{i}"])
+    assert scheduler.admit(make_call("e")) is None
+    assert scheduler.admit(make_call("f")) is not None
+
+
+def test_subcalls_and_calls_whose_wait_is_over_go_ahead(scheduler: Scheduler) -> None:
+    """Each of the two queues is first in, first out; sleepers have no favour but for subcalls."""
+    waiter, sleeper = (
+        start(scheduler, admit(scheduler, "waiter")),
+        start(scheduler, admit(scheduler, "sleeper")),
+    )
+    scheduler.make_ready(admit(scheduler, "root"))
+    subcall = admit(scheduler, "sub", parent="waiter")
+    scheduler.make_ready(subcall)
+    [request] = scheduler.wait(waiter, 1, 0).open
+    scheduler.sleep(sleeper, 5)
+    scheduler.answer("waiter", request, ANSWER, used_ns=0, now_ns=1)
+    scheduler.wake(5)
+    assert take_all(scheduler) == ["sub", "waiter", "root", "sleeper"]
+
+
+def test_a_long_run_of_subcalls_lets_others_in(scheduler: Scheduler) -> None:
+    """One in 256."""
+    admit(scheduler, "a")
+    for i in range(1000):
+        scheduler.make_ready(admit(scheduler, f"a/{i}", parent="a"))
+    for name in "bcd":
+        scheduler.make_ready(admit(scheduler, name))
+    order = take_all(scheduler)
+    assert [order.index(name) for name in "bcd"] == [256, 513, 770]
+
+
+def test_calls_that_were_to_start_are_given_back(scheduler: Scheduler) -> None:
+    """Not those of one digest, not subcalls, not those that go on; the queue is the same object."""
+    queue = scheduler.ready
+    sleeper = start(scheduler, admit(scheduler, "s"))
+    scheduler.sleep(sleeper, 0)
+    for name, digest in [("a", "d"), ("b", "kept"), ("c", "d")]:
+        scheduler.make_ready(admit(scheduler, name, digest))
+    scheduler.make_ready(admit(scheduler, "s/0", parent="s"))
+    scheduler.wake(0)
+    assert [call.call_id for call in scheduler.give_back(but_digest="kept")] == ["a", "c"]
+    assert [call.call_id for call in queue] == ["b", "s"]
+    assert sorted(scheduler.calls) == ["b", "s", "s/0"]
+    assert [call.call_id for call in scheduler.give_back(but_digest=None)] == ["b"]
+    assert scheduler.give_back(but_digest=None) == []
+
+
+# --- waits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_ends_with_its_last_answer(scheduler: Scheduler) -> None:
+    """Doubled, foreign and late answers change nothing."""
+    call = start(scheduler, admit(scheduler, "a", budget_ms=0))
+    wait = scheduler.wait(call, 2, 0)
+    first, second = wait.open
+    assert (call.state, scheduler.waiting, scheduler.runnable) == (CallState.WAITING, 1, 0)
+    scheduler.answer("a", second, ANSWER, used_ns=1, now_ns=10)
+    for call_id, request in [("a", second), ("b", first), ("a", 99)]:
+        scheduler.answer(call_id, request, ANSWER, used_ns=1000, now_ns=10)
+    assert wait.answers == [None, ANSWER]
+    scheduler.answer("a", first, ANSWER, used_ns=2, now_ns=10)
+    assert (call.state, scheduler.waiting, call.used_ns) == (CallState.RESUMABLE, 0, 3)
+    scheduler.answer("a", first, ANSWER, used_ns=2, now_ns=10)
+    assert (call.used_ns, scheduler.runnable) == (3, 1)
+
+
+def test_a_cancel_ends_a_wait(scheduler: Scheduler) -> None:
+    """What was used until then is charged; the other answers come too late."""
+    call = start(scheduler, admit(scheduler, "a"))
+    wait = scheduler.wait(call, 2, 0)
+    first, second = wait.open
+    scheduler.answer("a", first, ANSWER, used_ns=7, now_ns=10)
+    scheduler.cancel(call, "why", 10)
+    assert (call.state, call.stop, call.used_ns, scheduler.waiting) == (
+        CallState.RESUMABLE,
+        CallCancelled,
+        7,
+        0,
+    )
+    scheduler.answer("a", second, ANSWER, used_ns=7, now_ns=10)
+    scheduler.cancel(call, "again", 10)
+    assert (call.used_ns, scheduler.runnable) == (7, 1)
+
+
+@given(st.lists(st.integers(0, 3_000_000), min_size=1, max_size=20), st.integers(0, 10_000_000), st.randoms())
+def test_what_a_wait_costs(used: list[int], passed: int, random: Random) -> None:
+    """One: what it says. Several: their sum, but no more than the time that passed or the longest of them."""
+    scheduler = Scheduler(max_inflight=4, max_runnable=4)
+    call = start(scheduler, admit(scheduler, "a", budget_ms=5))
+    requests = list(scheduler.wait(call, len(used), 0).open)
+    pairs = list(zip(requests, used, strict=True))
+    random.shuffle(pairs)
+    answered: list[int] = []
+    for request, used_ns in pairs:
+        if call.state is CallState.WAITING:
+            answered.append(used_ns)
+            scheduler.answer("a", request, ANSWER, used_ns=used_ns, now_ns=passed)
+    assert call.state is CallState.RESUMABLE
+    assert call.used_ns == min(sum(answered), max([*answered, passed]))
+    assert (call.stop is BudgetExceeded) == (call.used_ns > 5_000_000)
+    assert len(answered) == len(used) or call.stop is BudgetExceeded
+    assert not scheduler._requests

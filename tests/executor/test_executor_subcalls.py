@@ -162,7 +162,7 @@ def test_subcalls_go_ahead_of_calls_that_have_not_begun(executor: ExecutorDriver
     executor.serve = None
     parent = executor.execute(desk.digest, "parent", 5)
     waits = executor.wait(5)
-    slow = executor.execute(desk.digest, "busy", 15)
+    slow = executor.execute(desk.digest, "busy", 100)
     roots = [executor.execute_message(desk.digest, "noted", f"root {i}") for i in range(3)]
     executor.send(*roots)
     for waiting in waits:

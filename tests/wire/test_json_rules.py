@@ -281,8 +281,8 @@ def test_long_ints_in_answers_keep_every_digit() -> None:
         (b'{"a":1}\n{"b":}', "line 2: it is not valid JSON"),
         (b"[1", "it is not valid JSON"),
         (b'{"a":-1' + b"0" * 4300 + b"}", "line 1: an int has more than 4300 digits"),
-        (b"[" * 5000, "nested more than 256 levels deep"),
-        (b'{"a":' + b"[" * 5000 + b"}", "line 1: it is nested more than 256 levels deep"),
+        (b"[" * 100_000, "nested more than 256 levels deep"),
+        (b'{"a":' + b"[" * 100_000 + b"}", "line 1: it is nested more than 256 levels deep"),
         (b'{"a":"\xff"}', "line 1"),
     ],
 )
