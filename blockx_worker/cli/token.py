@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,9 +46,9 @@ def _entry(name: str, scopes: str, secret: str, expires_ms: int | None) -> str:
     wanted = [scope.strip() for scope in scopes.split(",")]
     lines = [
         "[[token]]",
-        f"name = {_quoted(name)}",
+        f"name = {_toml(name)}",
         f'sha256 = "{digest_of(secret).hex()}"',
-        f"scopes = [{', '.join(map(_quoted, wanted))}]",
+        f"scopes = [{', '.join(map(_toml, wanted))}]",
     ]
     if expires_ms is not None:
         end = datetime.now(UTC) + timedelta(milliseconds=expires_ms)
@@ -60,9 +61,9 @@ def _entry(name: str, scopes: str, secret: str, expires_ms: int | None) -> str:
     return entry
 
 
-def _quoted(text: str) -> str:
-    """As TOML."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _toml(text: str) -> str:
+    """A TOML string is written like one of JSON."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _write(path: Path, secret: str) -> None:

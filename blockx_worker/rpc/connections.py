@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -16,12 +17,18 @@ from grpclib.config import Configuration
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 from h2.config import H2Configuration
-from h2.events import RemoteSettingsChanged, UnknownFrameReceived
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import RemoteSettingsChanged, RequestReceived, UnknownFrameReceived
+from h2.exceptions import FrameTooLargeError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
+from hyperframe.frame import SettingsFrame
 
+from blockx_worker.model.errors import ErrorCode, WorkerError
 from blockx_worker.rpc.boundary import Service
 from blockx_worker.rpc.config import RpcConfig
 from blockx_worker.rpc.receive import Codec
+from blockx_worker.rpc.refusals import refusal_headers
 from blockx_worker.rpc.transport import AbortingTransport, keepalive_configuration
 from blockx_worker.telemetry.log import get_logger
 
@@ -31,6 +38,10 @@ log = get_logger(__name__)
 
 CLOSE_LINGER_S = 1.0
 """How long a closing connection may take to send what is left."""
+
+FRAME_HEADER_BYTES = 9
+DECODED_HEADERS = 4  # times the limit
+HEADER_OVERHEAD_BYTES = 32  # that HTTP/2 counts for each header
 
 
 class WorkerServer(Server):
@@ -86,6 +97,7 @@ class ServerConnection(H2Protocol):
         super().connection_made(AbortingTransport(transport, CLOSE_LINGER_S))
         self._limit()
         self.processor.processors[RemoteSettingsChanged] = self._greet
+        self.processor.processors[RequestReceived] = self._request
         self.processor.processors[UnknownFrameReceived] = _ignore
         self._open_set.add(self)
 
@@ -94,16 +106,11 @@ class ServerConnection(H2Protocol):
         if self.connection.is_closing():  # TLS may have some left
             return
         try:
-            events = self.connection.feed(data)
-            self.connection.flush()
-            for event in events:
-                self.processor.process(event)
-            self.connection.flush()
+            self._process(data)
         except Exception as error:  # noqa: BLE001  # whatever a client sends must not look like a defect of ours
             log.debug("broken_connection", reason=str(error) or type(error).__name__)
-            if not self.connection.is_closing():
-                self.connection.flush()  # the GOAWAY that says so
-            self.processor.close("the client broke the rules of HTTP/2")
+            code = error.error_code if isinstance(error, ProtocolError) else ErrorCodes.PROTOCOL_ERROR
+            self.shut("the client broke the rules of HTTP/2", code)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """It is over."""
@@ -112,28 +119,59 @@ class ServerConnection(H2Protocol):
         self.greeted.set()
         self.lost.set()
 
-    def shut(self, reason: str) -> None:
+    def shut(self, reason: str, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Say GOAWAY and close."""
         if not self.connection.is_closing():
-            self.connection._connection.close_connection()  # noqa: SLF001  # grpclib has no way to send GOAWAY
+            self._h2.close_connection(code)
             self.connection.flush()
             self.processor.close(reason)
 
-    def _limit(self) -> None:
-        """Tell the client, and hold it to the header limit at once, whether it listens or not."""
-        h2 = self.connection._connection  # noqa: SLF001  # grpclib has no setting for these
-        h2.update_settings(
-            {
-                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.max_concurrent_streams,
-                SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.max_header_bytes,
-            }
-        )
-        h2.decoder.max_header_list_size = self._limits.max_header_bytes
+    @property
+    def _h2(self) -> H2Connection:
+        return self.connection._connection  # noqa: SLF001  # grpclib gives no way to GOAWAY or to these limits
+
+    def _process(self, data: bytes) -> None:
+        events = self.connection.feed(data)
+        if len(self._h2.incoming_buffer._data) > self._h2.max_inbound_frame_size + FRAME_HEADER_BYTES:  # noqa: SLF001
+            raise FrameTooLargeError("h2 would collect an overlong frame before it refuses it")
         self.connection.flush()
+        for event in events:
+            self.processor.process(event)
+        self.connection.flush()
+
+    def _limit(self) -> None:
+        """Tell the client its limits.
+
+        Headers beyond theirs can still be decoded, to a point: a request with too many is refused, where h2 would end the
+        connection with all that is on it. So h2 does not hear of the limit that is told to the client.
+        """
+        limits = self._limits
+        self._h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams})
+        self._h2.decoder.max_header_list_size = DECODED_HEADERS * limits.max_header_bytes
+        self.connection.flush()
+        told = {SettingsFrame.MAX_HEADER_LIST_SIZE: limits.max_header_bytes}
+        self.connection._transport.write(SettingsFrame(settings=told).serialize())  # noqa: SLF001
 
     def _greet(self, event: RemoteSettingsChanged) -> None:
         self.greeted.set()
         self.processor.process_remote_settings_changed(event)
+
+    def _request(self, event: RequestReceived) -> None:
+        """Refuse one whose headers are too large, as long as they can be decoded at all, and go on."""
+        headers = event.headers or []
+        size = sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
+        if size <= self._limits.max_header_bytes:
+            self.processor.process_request_received(event)
+            return
+        refusal = WorkerError(
+            ErrorCode.REQUEST_TOO_LARGE,
+            f"the request has {size} bytes of headers, the worker takes at most {self._limits.max_header_bytes} "
+            "(rpc.max_header_bytes); send less metadata",
+        )
+        assert event.stream_id is not None
+        self._h2.send_headers(event.stream_id, refusal_headers(refusal), end_stream=True)
+        with suppress(StreamClosedError):  # if the request was there as a whole
+            self._h2.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
 
 
 def _ignore(_event: object) -> None:

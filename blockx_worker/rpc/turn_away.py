@@ -7,15 +7,13 @@ reaches whoever made the request. So this speaks enough HTTP/2 to send one.
 from __future__ import annotations
 
 import trio
-from grpclib.encoding.base import GRPC_CONTENT_TYPE
-from grpclib.metadata import encode_grpc_message
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived
 from h2.exceptions import ProtocolError
 
 from blockx_worker.model.errors import WorkerError
-from blockx_worker.rpc.errors import to_grpc_error
+from blockx_worker.rpc.refusals import refusal_headers
 
 __all__ = ["turn_away"]
 
@@ -41,16 +39,6 @@ def _answer(connection: H2Connection, data: bytes, refusal: WorkerError) -> None
     try:
         for event in connection.receive_data(data):
             if isinstance(event, RequestReceived):
-                connection.send_headers(event.stream_id, _trailers(refusal), end_stream=True)
+                connection.send_headers(event.stream_id, refusal_headers(refusal), end_stream=True)
     except ProtocolError:
         return  # of ours, or it is over: the bytes to send say so
-
-
-def _trailers(refusal: WorkerError) -> list[tuple[str, str]]:
-    error = to_grpc_error(refusal)
-    return [
-        (":status", "200"),
-        ("content-type", GRPC_CONTENT_TYPE),
-        ("grpc-status", str(error.status.value)),
-        ("grpc-message", encode_grpc_message(error.message or "")),
-    ]

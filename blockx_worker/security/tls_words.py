@@ -32,7 +32,7 @@ _ALERTS = {
 def seen_by_client(error: ssl.SSLError) -> str:
     """Why a client could not connect."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _unverified(error)
+        return f"the worker's certificate {_verdict(error, '--tls-ca')}"
     if error.reason in _NO_TLS:
         return "the port does not speak TLS; connect without --tls-ca, or start the worker with --tls-cert and --tls-key"
     alert = (error.reason or "").partition("_ALERT_")[2]
@@ -42,18 +42,18 @@ def seen_by_client(error: ssl.SSLError) -> str:
 def seen_by_server(error: ssl.SSLError) -> str:
     """Why a client was not let in."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the client certificate is not accepted: {error.verify_message}"
+        return f"the client certificate {_verdict(error, 'tls.client_ca')}"
     return f"the TLS handshake failed: {_plain(error)}"
 
 
-def _unverified(error: ssl.SSLCertVerificationError) -> str:
+def _verdict(error: ssl.SSLCertVerificationError, ca: str) -> str:
     if error.verify_code == _EXPIRED:
-        return "the worker's certificate has expired"
+        return "has expired"
     if error.verify_code == _NOT_YET_VALID:
-        return "the worker's certificate is not valid yet"
+        return "is not valid yet"
     if error.verify_code in _UNKNOWN_SIGNERS:
-        return "the worker's certificate is not signed by a CA in --tls-ca"
-    return f"the worker's certificate is not accepted: {error.verify_message}"
+        return f"is not signed by a CA in {ca}"
+    return f"is not accepted: {error.verify_message}"
 
 
 def _plain(error: ssl.SSLError) -> str:

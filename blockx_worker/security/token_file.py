@@ -43,7 +43,7 @@ class TokenFile:
         """Follow the file until cancelled. OSError if it cannot be used at the start."""
         await self.refresh()
         if self._seen.problem is not None:
-            raise OSError(f"the tokens file {self._path} {self._seen.problem}")
+            raise OSError(f"the tokens file {self._path}: {self._seen.problem}")
         task_status.started()
         while True:
             await trio.sleep(self._poll_s)

@@ -8,7 +8,7 @@ The file holds no token, only SHA-256 digests of long random ones, so whoever re
     scopes = ["submit", "read"]              # or "admin", which is everything
     expires = 2027-01-31T00:00:00Z           # optional
 
-Trap: errors never quote a value of the file. Somebody may have written a token where its digest belongs.
+Trap: errors quote nothing of the file but names. Somebody may have written a token where its digest belongs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PREFIX = "blx_"
 """Of tokens made here, so that a lost one is recognized, and masked in logs."""
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_FIELDS = ("name", "sha256", "scopes", "expires")
+_FIELDS = {"name", "sha256", "scopes", "expires"}
 
 
 class Scope(StrEnum):
@@ -127,9 +127,7 @@ def parse_tokens(data: bytes) -> TokenTable:
         raise TokensError(f"is not valid TOML: {error}") from None
     entries = document.pop("token", [])
     if document:
-        raise TokensError(
-            f"has the unknown key {next(iter(document))[:MAX_NAME_CHARS]!r}; accepted: [[token]] tables"
-        )
+        raise TokensError("has something beside [[token]] tables")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise TokensError("is not a list of [[token]] tables")
     tokens = tuple(_token(number, entry) for number, entry in enumerate(entries, 1))
@@ -140,11 +138,8 @@ def parse_tokens(data: bytes) -> TokenTable:
 
 def _token(number: int, entry: Mapping[str, Any]) -> Token:
     where = f"token {number}"
-    for key in entry:
-        if key not in _FIELDS:
-            raise TokensError(
-                f"{where}: unknown key {key[:MAX_NAME_CHARS]!r}; accepted: {', '.join(_FIELDS)}"
-            )
+    if not entry.keys() <= _FIELDS:
+        raise TokensError(f"{where}: has a key that is none of {', '.join(sorted(_FIELDS))}")
     name = entry.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise TokensError(f"{where}: name must be 1 to {MAX_NAME_CHARS} printable characters")

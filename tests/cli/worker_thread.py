@@ -68,7 +68,8 @@ class RunningWorker:
 
 
 @contextmanager
-def running() -> Iterator[RunningWorker]:
+def running(**config: Any) -> Iterator[RunningWorker]:
+    """``config``: fields of `RpcConfig`."""
     started: list[RunningWorker] = []
     ready = threading.Event()
     stop = trio.CancelScope()
@@ -76,7 +77,7 @@ def running() -> Iterator[RunningWorker]:
     async def main() -> None:
         api = ScriptedWorker()
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve, api, RpcConfig(host="127.0.0.1", port=0))
+            address = await nursery.start(serve, api, RpcConfig(host="127.0.0.1", port=0, **config))
             started.append(RunningWorker(address, api, trio.lowlevel.current_trio_token()))
             ready.set()
             with stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -47,8 +48,9 @@ def message(name: str, **fields: Any) -> Any:
 class Official:
     """WorkerService through the official client with default limits; for use in threads."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = grpc.insecure_channel(address)
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        secure = partial(grpc.secure_channel, credentials=credentials)
+        self.channel = secure(address) if credentials else grpc.insecure_channel(address)
         self._service = descriptor_pool().FindServiceByName(f"{WORKER}.WorkerService")
 
     def __enter__(self) -> Self:
@@ -66,10 +68,11 @@ class Official:
             message_factory.GetMessageClass(described.output_type).FromString,
         )
 
-    def call(self, name: str, _timeout: float = 10, **fields: Any) -> Any:
+    def call(self, name: str, _timeout: float = 10, _metadata: Any = None, **fields: Any) -> Any:
         """Send one request made of ``fields``."""
         described = self._service.methods_by_name[name]
-        return self.method(name)(message(described.input_type.name, **fields), timeout=_timeout)
+        request = message(described.input_type.name, **fields)
+        return self.method(name)(request, timeout=_timeout, metadata=_metadata)
 
     def refused(self, name: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
         """The status of a request that must be refused."""
@@ -85,11 +88,13 @@ def status_of(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
     raise AssertionError("the call was answered")
 
 
-async def with_official(address: str, use: Callable[[Official], T]) -> T:
+async def with_official(
+    address: str, use: Callable[[Official], T], credentials: grpc.ChannelCredentials | None = None
+) -> T:
     """Run ``use`` with an official client in a thread."""
 
     def work() -> T:
-        with Official(address) as client:
+        with Official(address, credentials) as client:
             return use(client)
 
     return await trio.to_thread.run_sync(work)

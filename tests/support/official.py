@@ -36,9 +36,15 @@ messages, _descriptor = _load()
 class OfficialClient:
     """One channel and a method for each RPC: ``client.SubmitTask(task_id="t", …)``."""
 
-    def __init__(self, address: str, **channel_options: Any) -> None:
+    def __init__(
+        self, address: str, credentials: grpc.ChannelCredentials | None = None, **channel_options: Any
+    ) -> None:
         options = list(channel_options.items())
-        self.channel = grpc.insecure_channel(address, options=options)
+        self.channel = (
+            grpc.secure_channel(address, credentials, options=options)
+            if credentials
+            else grpc.insecure_channel(address, options=options)
+        )
         self._methods = {method.name: self._method(method) for method in _descriptor.methods}
 
     def _method(self, method: Any) -> Any:
