@@ -12,9 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-__all__ = ["WorkerProcess", "alive", "eventually", "executor_pids"]
+__all__ = [
+    "WorkerProcess",
+    "alive",
+    "eventually",
+    "executor_pids",
+    "memory",
+    "peak_memory",
+    "reset_peak_memory",
+]
 
 T = TypeVar("T")
+
+OF_THE_TESTS = frozenset({"BLOCKX_LONG"})  # variables that look like settings of a worker, and are none
 
 
 class WorkerProcess:
@@ -41,7 +51,8 @@ class WorkerProcess:
             (self.functions_dir / f"{name}.py").write_text(source)
         self._flags = {"profile": "block", "listen": "127.0.0.1:0", "executors": 2, **flags}
         self._config = config
-        self._env = {**os.environ, **(env or {})}
+        own = {name: value for name, value in os.environ.items() if name not in OF_THE_TESTS}
+        self._env = {**own, **(env or {})}
         self._start_timeout_s = start_timeout_s
         self.log_path = folder / "worker.log"
         self.ready_file = folder / "ready.json"
@@ -183,3 +194,24 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def memory(pid: int) -> int:
+    """Resident memory of a process, in bytes."""
+    return _memory(pid, "VmRSS:")
+
+
+def peak_memory(pid: int) -> int:
+    """The largest resident memory of a process since its start or `reset_peak_memory`, in bytes."""
+    return _memory(pid, "VmHWM:")
+
+
+def reset_peak_memory(pid: int) -> None:
+    """Let the peak begin anew at what is resident now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _memory(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(field)]
+    return int(line.split()[1]) * 1024
