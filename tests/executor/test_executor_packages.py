@@ -48,6 +48,9 @@ CHAIN = {
         def missing_relative():
             from . import nothing
         def where(): return [__file__.split(" ")[0], transfer.__code__.co_filename.split(" ")[0]]
+        def spawned():
+            import multiprocessing
+            with multiprocessing.get_context("spawn").Pool(1) as pool: return pool.map(transfer, [1, 2])
         def source():
             import inspect
             return inspect.getsource(transfer)
@@ -96,13 +99,14 @@ def fail(executor: ExecutorDriver, digest: str, entry: str) -> CallFailedPayload
         ("chain.erc20:dynamic", [], "late"),
         ("chain.erc20:version", [], "one"),
         ("chain.erc20:where", [], ["chain/erc20.py", "chain/erc20.py"]),
+        ("chain.erc20:spawned", [], [2, 4]),
         ("chain.erc20:source", [], "def transfer(x): return double(x)\n"),
     ],
 )
 def test_modules_of_a_package_find_each_other(
     executor: ExecutorDriver, entry: str, args: list[object], value: object
 ) -> None:
-    """Relatively and by the package's own name, in a circle, late, and by pickle."""
+    """Relatively and by the package's own name, in a circle, late, by pickle, and in a spawned process."""
     assert executor.call(chain(executor), entry, *args) == value
 
 
