@@ -3,7 +3,7 @@
 async with WorkerDirectory.connect("127.0.0.1:2379", "/blockx/workers/block/") as directory:
     result, outputs = await directory.run(Task(CallListCallConfig("demo.double", [[1], [2]])))
 
-Imported from here and not from `blockx_worker.client`: gRPC's own library, which etcd needs, takes a while to load.
+Imported from here and not from `blockx_worker.client`: the messages of etcd come with libraries that take a while to load.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""One connection to one etcd member, in asyncio, over the stubs that aetcd generates from etcd's protocol.
+"""One connection to one etcd member, in asyncio: aetcd's messages over grpclib's connections.
 
-aetcd's own client is not used, because of what was found in it and in etcd (1.0.0, 3.5.1):
+Of aetcd (1.0.0) only the generated messages are used, because of what was found in its client, in etcd (3.5.1) and in
+gRPC's own library, on which that client stands:
 
 * It has no time-out by default, so a paused etcd hangs its caller. Here every call has one; a watch has one for its
   beginning, and keep-alive pings for the rest of its life. (etcd refuses pings more often than every five seconds.)
@@ -9,8 +10,9 @@ aetcd's own client is not used, because of what was found in it and in etcd (1.0
 * A watch from a revision that does not exist yet is no error to etcd, it is silent until then: after the data were
   lost that may be for ever. `EtcdClient.watch` compares revisions when it begins.
 * A refresh of a lease that is gone answers normally, with TTL 0.
-* gRPC shares connections, and how long they wait after failures, between channels to the same address; a new channel
-  would wait for what an old one has seen. Each of ours has its own.
+* A call that timed out may be carried out nevertheless, when a paused etcd goes on.
+* gRPC's own library wakes all asyncio loops of the process through one socket. Trio lets only one task wait for a
+  socket, so that two loops in one Trio program fail with BusyResourceError.
 
 Errors of all kinds are `EtcdError`, with the endpoint in the message. A client is used by one task at a time, and not
 again after an error.
@@ -20,34 +22,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import attrs
-
-# gRPC's core writes its own lines to stderr, where a worker writes JSON; it reads this when it is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-import grpc
-import grpc.aio
 from aetcd import rpc
+from grpclib.client import Channel, Stream
+from grpclib.const import Cardinality
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+from h2.exceptions import ProtocolError
+
+from blockx_worker.config.addresses import parse_address
+from blockx_worker.rpc.transport import AbortingTransport, keepalive_configuration
+from blockx_worker.security.tls import TlsFileError, client_context
 
 __all__ = ["Change", "EtcdAccess", "EtcdClient", "EtcdError", "Lease", "Listing"]
 
-KEEPALIVE_TIME_MS = 10_000
-KEEPALIVE_TIMEOUT_MS = 5000
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-
-_OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),  # etcd stands inside, and a proxy for the web is no way to it
-    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-)
+KEEPALIVE_TIME_S = 10.0
+KEEPALIVE_TIMEOUT_S = 5.0
 
 
 class EtcdError(Exception):
@@ -92,13 +87,11 @@ class Change:
 class EtcdClient:
     """A connection; `open` makes one, `close` must follow."""
 
-    def __init__(self, endpoint: str, channel: grpc.aio.Channel, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, channel: Channel, timeout_s: float) -> None:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._channel = channel
-        self._token: Sequence[tuple[str, str]] = ()
-        self._kv = rpc.KVStub(channel)
-        self._leases = rpc.LeaseStub(channel)
+        self._metadata: dict[str, str] = {}
 
     @classmethod
     async def open(cls, endpoint: str, access: EtcdAccess, timeout_s: float) -> Self:
@@ -115,42 +108,39 @@ class EtcdClient:
 
     async def close(self) -> None:
         """Close at once; calls under way are given up."""
-        await self._channel.close()
+        self._channel.close()
 
     async def grant(self, ttl_s: int) -> Lease:
         """A new lease."""
-        answer = await self._ask(self._leases.LeaseGrant, rpc.LeaseGrantRequest(TTL=ttl_s))
+        request = rpc.LeaseGrantRequest(TTL=ttl_s)
+        answer = await self._ask("Lease/LeaseGrant", request, rpc.LeaseGrantResponse)
         return Lease(answer.ID, answer.TTL)
 
     async def refresh(self, lease_id: int) -> int:
         """Refresh a lease: its TTL in seconds, 0 if it is gone."""
-        with _errors_of(self.endpoint):
-            call = self._leases.LeaseKeepAlive(
-                [rpc.LeaseKeepAliveRequest(ID=lease_id)], timeout=self._timeout_s, metadata=self._token
-            )
-            try:
-                answer = await call.read()
-            finally:
-                call.cancel()
-        return 0 if answer is grpc.aio.EOF else int(answer.TTL)
+        request = rpc.LeaseKeepAliveRequest(ID=lease_id)
+        answer = await self._ask(
+            "Lease/LeaseKeepAlive", request, rpc.LeaseKeepAliveResponse, Cardinality.STREAM_STREAM
+        )
+        return 0 if answer is None else int(answer.TTL)
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease; the keys that it holds are gone."""
-        await self._ask(self._leases.LeaseRevoke, rpc.LeaseRevokeRequest(ID=lease_id))
+        await self._ask("Lease/LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id), rpc.LeaseRevokeResponse)
 
     async def put(self, key: bytes, value: bytes, lease_id: int) -> None:
         """Set a key that lives as long as the lease, whoever has set it before."""
-        await self._ask(self._kv.Put, rpc.PutRequest(key=key, value=value, lease=lease_id))
+        await self._ask("KV/Put", rpc.PutRequest(key=key, value=value, lease=lease_id), rpc.PutResponse)
 
     async def lease_of(self, key: bytes) -> int | None:
         """The lease that holds a key, 0 = none; None if there is no such key."""
-        answer = await self._ask(self._kv.Range, rpc.RangeRequest(key=key, keys_only=True))
+        answer = await self._ask("KV/Range", rpc.RangeRequest(key=key, keys_only=True), rpc.RangeResponse)
         return int(answer.kvs[0].lease) if answer.kvs else None
 
     async def list(self, prefix: bytes) -> Listing:
         """All keys that begin with ``prefix``."""
         request = rpc.RangeRequest(key=prefix, range_end=_range_end(prefix))
-        answer = await self._ask(self._kv.Range, request)
+        answer = await self._ask("KV/Range", request, rpc.RangeResponse)
         return Listing(answer.header.revision, {kv.key: kv.value for kv in answer.kvs})
 
     async def watch(self, prefix: bytes, after_revision: int) -> AsyncGenerator[Change, None]:
@@ -158,63 +148,102 @@ class EtcdClient:
         create = rpc.WatchCreateRequest(
             key=prefix, range_end=_range_end(prefix), start_revision=after_revision + 1
         )
-        call = rpc.WatchStub(self._channel).Watch(metadata=self._token)
-        try:
-            with _errors_of(self.endpoint):
+        request = rpc.WatchRequest(create_request=create)
+        stream = self._stream("Watch/Watch", request, rpc.WatchResponse, Cardinality.STREAM_STREAM, None)
+        with _errors_of(self.endpoint):
+            async with stream:
                 async with asyncio.timeout(self._timeout_s):
-                    await call.write(rpc.WatchRequest(create_request=create))
-                    answer = self._accepted(await call.read())
+                    await stream.send_message(request)
+                    answer = self._accepted(await stream.recv_message())
                 if answer.header.revision < after_revision:
                     raise EtcdError(f"{self.endpoint}: etcd has lost its data")
                 while True:
                     for event in answer.events:
                         gone = event.type == event.DELETE
                         yield Change(event.kv.key, None if gone else event.kv.value)
-                    answer = self._accepted(await call.read())
-        finally:
-            call.cancel()
+                    answer = self._accepted(await stream.recv_message())
 
     async def _log_in(self, access: EtcdAccess) -> None:
         request = rpc.AuthenticateRequest(name=access.user, password=access.password)
-        answer = await self._ask(rpc.AuthStub(self._channel).Authenticate, request)
-        self._token = (("token", answer.token),)
+        answer = await self._ask("Auth/Authenticate", request, rpc.AuthenticateResponse)
+        self._metadata = {"token": answer.token}
 
-    async def _ask(self, method: Any, request: Any) -> Any:
+    async def _ask(
+        self,
+        method: str,
+        request: Any,
+        reply_type: Any,
+        cardinality: Cardinality = Cardinality.UNARY_UNARY,
+    ) -> Any:
+        """Send one message, take one. etcd is told of the time-out, too, so that it gives up what is not wanted."""
+        stream = self._stream(method, request, reply_type, cardinality, self._timeout_s)
         with _errors_of(self.endpoint):
-            call: Awaitable[Any] = method(request, timeout=self._timeout_s, metadata=self._token)
-            return await call
+            async with asyncio.timeout(self._timeout_s), stream:
+                await stream.send_message(request, end=True)
+                return await stream.recv_message()
+
+    def _stream(
+        self, method: str, request: Any, reply_type: Any, cardinality: Cardinality, timeout_s: float | None
+    ) -> Stream[Any, Any]:
+        return self._channel.request(
+            f"/etcdserverpb.{method}",
+            cardinality,
+            type(request),
+            reply_type,
+            timeout=timeout_s,
+            metadata=self._metadata,
+        )
 
     def _accepted(self, answer: Any) -> Any:
-        if answer is grpc.aio.EOF:
+        if answer is None:
             raise EtcdError(f"{self.endpoint}: the watch was ended")
         if answer.canceled or answer.compact_revision:
             raise EtcdError(f"{self.endpoint}: the watch was ended: {answer.cancel_reason or 'compacted'}")
         return answer
 
 
-def _channel(endpoint: str, access: EtcdAccess) -> grpc.aio.Channel:
-    if access.tls_ca is None:
-        return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(
-        _read(access.tls_ca), _read(access.tls_key), _read(access.tls_cert)
+class _Channel(Channel):
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        return _Protocol(plain.handler, plain.config, plain.h2_config)
+
+
+class _Protocol(H2Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A paused etcd takes no farewell, so closing waits for none."""
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(AbortingTransport(transport, linger_s=0))
+
+
+def _channel(endpoint: str, access: EtcdAccess) -> Channel:
+    host, port = parse_address(endpoint)
+    tls = None if access.tls_ca is None else client_context(access.tls_ca, access.tls_cert, access.tls_key)
+    return _Channel(
+        host, port, ssl=tls, config=keepalive_configuration(KEEPALIVE_TIME_S, KEEPALIVE_TIMEOUT_S)
     )
-    return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
-
-
-def _read(file: str | None) -> bytes | None:
-    return None if file is None else Path(file).read_bytes()
 
 
 @contextmanager
 def _errors_of(endpoint: str) -> Iterator[None]:
     try:
         yield
-    except grpc.aio.AioRpcError as error:
-        raise EtcdError(f"{endpoint}: {error.code().name}: {error.details()}") from None
+    except GRPCError as error:
+        raise EtcdError(f"{endpoint}: {error.status.name}: {error.message}") from None
     except TimeoutError:
         raise EtcdError(f"{endpoint}: no answer in time") from None
+    except TlsFileError as error:
+        raise EtcdError(f"{endpoint}: cannot use {error}") from None
+    except (StreamTerminatedError, ProtocolError) as error:
+        raise EtcdError(f"{endpoint}: {str(error) or type(error).__name__}") from None
     except OSError as error:
-        raise EtcdError(f"{endpoint}: cannot use {error.filename}: {error.strerror}") from None
+        raise EtcdError(f"{endpoint}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    """In words of the system, in place of which asyncio puts its own."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return f"TLS: {error.strerror or error}" if isinstance(error, ssl.SSLError) else str(error)
 
 
 def _range_end(prefix: bytes) -> bytes:
