@@ -34,6 +34,7 @@ import trio
 from blockx_worker import bridge
 from blockx_worker.assembly import Worker, assemble, rpc_config
 from blockx_worker.cluster import Registration, make_shadow
+from blockx_worker.config.advice import security_advice
 from blockx_worker.config.errors import ConfigError
 from blockx_worker.config.load import LoadedSettings
 from blockx_worker.config.settings import Settings
@@ -43,8 +44,7 @@ from blockx_worker.executors.interpreter import check_executor_python
 from blockx_worker.executors.places import RuntimeDirectory
 from blockx_worker.rpc.access import OPEN_GATE, Gate
 from blockx_worker.rpc.server import serve
-from blockx_worker.security.advice import security_advice
-from blockx_worker.security.token_file import TokenFile
+from blockx_worker.rpc.token_file import TokenFile
 from blockx_worker.services import ServiceStack
 from blockx_worker.surroundings import SystemClock, WorkerThreads
 from blockx_worker.telemetry.log import configure_logging, get_logger

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from blockx_worker.cli.main import main
 from blockx_worker.config import load_settings
+from blockx_worker.config.advice import security_advice
 from blockx_worker.config.settings import Settings
-from blockx_worker.security.advice import security_advice
 from blockx_worker.security.tokens import new_token
 from tests.support.certificates import Certificates
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 import trio
 
-from blockx_worker.security.token_file import TokenFile
+from blockx_worker.rpc.token_file import TokenFile
 from blockx_worker.security.tokens import digest_of
 from blockx_worker.surroundings import WorkerThreads
 
