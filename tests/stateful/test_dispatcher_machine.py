@@ -59,8 +59,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         fair=st.booleans(),
         quantum=st.integers(0, 3),
         kept=st.integers(0, 3),
-        depth=st.integers(1, 4),
-        share=st.sampled_from(("all", "all", "instance", "task")),
+        depth=st.sampled_from((1, 3, 4, 4)),
+        share=st.sampled_from(("all", "all", "all", "instance", "task")),
+        first=st.lists(st.integers(0, 3), min_size=3, max_size=9),
     )
     def begin(  # noqa: PLR0917  # rules are called by keyword
         self,
@@ -74,6 +75,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         kept: int,
         depth: int,
         share: ExecutorShare,
+        first: list[int],
     ) -> None:
         config = DispatcherConfig(
             executor_max_inflight=inflight,
@@ -115,6 +117,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.requests = 0
         for host_id in HOSTS[:2]:
             self.attach(host_id, 4)
+        self.begin_task("a", first)
+        self.turns_until_quiet(20)
 
     # --- posting
 
@@ -192,6 +196,20 @@ class DispatcherMachine(RuleBasedStateMachine):
         if limit:
             keys = list(range(len(keys)))  # shared outputs are served unseen, so the model could not count
             streams = False
+        self.begin_task(task_id, keys, fast_fail, attempts, rows, limit, budget, instance, streams)
+
+    def begin_task(  # noqa: PLR0917  # rules are called by keyword
+        self,
+        task_id: str,
+        keys: list[int],
+        fast_fail: bool = False,
+        attempts: int = 3,
+        rows: int = 4,
+        limit: int = 0,
+        budget: int = 200,
+        instance: str = "x",
+        streams: bool = False,
+    ) -> None:
         args = [] if streams else [b"[%d]" % key for key in keys]
         event, twin = (
             e.TaskCallsStarted(
@@ -270,6 +288,9 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.core.turn_pending)
     @rule(max_calls=st.integers(1, 20))
+    def all_turns(self, max_calls: int) -> None:
+        self.turns_until_quiet(max_calls)
+
     def turns_until_quiet(self, max_calls: int) -> None:
         for _ in range(500):
             if not self.core.turn_pending:
@@ -384,12 +405,25 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.subcall(host_id, call, self.request(again), key, how)
 
     @precondition(lambda self: self.held())
-    @rule(pick=picks, keys=st.lists(st.integers(0, 3), min_size=2, max_size=5))
-    def gather(self, pick: int, keys: list[int]) -> None:
-        host_id, call = self.asking(pick, stray=False)
+    @rule(pick=picks, keys=st.lists(st.integers(0, 3), min_size=2, max_size=5), last=st.booleans())
+    def gather(self, pick: int, keys: list[int], last: bool) -> None:
+        """Several at once, from any call or from the newest, so that trees grow deep."""
+        host_id, call = self.held()[-1] if last else self.asking(pick, stray=False)
         for key in keys:
             self.requests += 1
             self.subcall(host_id, call, self.requests, key, 9)
+
+    @precondition(lambda self: len(self.held()) > 1)
+    @rule(pick=picks, other=picks, deep=st.booleans())
+    def cross(self, pick: int, other: int, deep: bool) -> None:
+        """Two calls ask for each other's work, if they may."""
+        pairs = [self.held()[pick % len(self.held())], self.held()[other % len(self.held())]]
+        for asking, (_, wanted) in zip(pairs, reversed(pairs), strict=True):
+            key = int(bytes(wanted.payload.args)[1:-1])
+            self.requests += 2
+            if deep:
+                self.subcall(*asking, self.requests - 1, 4, 9)
+            self.subcall(*(self.held()[-1] if deep else asking), self.requests, key, 9)
 
     def subcall(self, host_id: str, call: ExecuteCall, request_id: int, key: int, how: int) -> None:
         args = b"[%d]" % key
@@ -441,11 +475,16 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.armed)
     @rule(pick=picks, late=st.booleans())
     def retry(self, pick: int, late: bool) -> None:
-        armed = self.armed[-1 - pick % len(self.armed)]
+        self.time_is_up(self.armed[-1 - pick % len(self.armed)])
+
+    def time_is_up(self, armed: ArmCallRetry) -> None:
         self.now = max(self.now, armed.due_ms)
-        expected = self.model.due(armed.task_id, armed.call_id, armed.attempt_seq)
         event = e.CallRetryDue(task_id=armed.task_id, call_id=armed.call_id, attempt_seq=armed.attempt_seq)
-        self.fact(event, expected)
+        commands = self.post(event)
+        said = short(commands)
+        expected = self.model.due(armed.task_id, armed.call_id, armed.attempt_seq, dropped=said == [DROPPED])
+        self.model.judge_sent(commands, self.now)
+        self.agree(said, expected)
 
     # --- executors
 
@@ -487,6 +526,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         )
         self.fact(lost, expected)
 
+    @precondition(lambda self: self.held())
     @rule(host=picks, contexts=st.integers(0, 4), memory=st.integers(0, 11))
     def heartbeat(self, host: int, contexts: int, memory: int) -> None:
         self.beat(self.host_of(host), contexts, memory=TOO_LARGE + 1 if memory == 0 else TOO_LARGE)
@@ -513,6 +553,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             expected = self.model.retired(host_id)
         self.fact(e.ExecutorHeartbeat(executor_id=host_id, heartbeat=beat), expected)
 
+    @precondition(lambda self: self.held())
     @rule(host=picks, pick=picks, since=st.integers(1, 2), loading=st.booleans())
     def observe(self, host: int, pick: int, since: int, loading: bool) -> None:
         host_id = self.host_of(host)
@@ -546,6 +587,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             host.stuck_at = (number, since)
         self.fact(event, [] if host else [DROPPED])
 
+    @precondition(lambda self: self.held())
     @rule(gap=st.integers(0, 500))
     def sweep(self, gap: int) -> None:
         self.now += gap
@@ -591,11 +633,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def everybody_goes_on(self) -> None:
         """Timers go off, back ends answer, calls return, processes that were ordered to end are replaced."""
         for armed in list(self.armed):
-            self.now = max(self.now, armed.due_ms)
-            event = e.CallRetryDue(
-                task_id=armed.task_id, call_id=armed.call_id, attempt_seq=armed.attempt_seq
-            )
-            self.fact(event, self.model.due(armed.task_id, armed.call_id, armed.attempt_seq))
+            self.time_is_up(armed)
         self.armed.clear()
         for host_id, call in self.held():
             held = self.model.hosts[host_id].held.get((call.call_id, call.payload.attempt_seq))
