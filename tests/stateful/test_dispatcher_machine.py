@@ -62,6 +62,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         depth=st.sampled_from((1, 3, 4, 4)),
         share=st.sampled_from(("all", "all", "all", "instance", "task")),
         first=st.lists(st.integers(0, 3), min_size=3, max_size=9),
+        fast_fail=st.booleans(),
     )
     def begin(  # noqa: PLR0917  # rules are called by keyword
         self,
@@ -76,6 +77,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         depth: int,
         share: ExecutorShare,
         first: list[int],
+        fast_fail: bool,
     ) -> None:
         config = DispatcherConfig(
             executor_max_inflight=inflight,
@@ -117,7 +119,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.requests = 0
         for host_id in HOSTS[:2]:
             self.attach(host_id, 4)
-        self.begin_task("a", first)
+        self.begin_task("a", first, fast_fail)
         self.turns_until_quiet(20)
 
     # --- posting
@@ -304,10 +306,19 @@ class DispatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held())
     @rule(pick=picks, count=st.integers(1, 4))
     def complete(self, pick: int, count: int) -> None:
-        held = self.held()
-        host_id, _ = held[pick % len(held)]
-        calls = [call for other, call in held if other == host_id][: self.at_most(count)]
+        first = pick % len(self.held())
+        host_id, _ = self.held()[first]
+        calls = [call for other, call in self.held()[first:] if other == host_id][: self.at_most(count)]
         self.frames(host_id, [completed(call, self.output(), run_us=7) for call in calls])
+
+    @precondition(lambda self: self.held())
+    @rule(count=st.integers(1, 3), ok=st.booleans(), kind=kinds)
+    def end_newest(self, count: int, ok: bool, kind: str) -> None:
+        """The way that trees end: from below."""
+        for _ in range(count):
+            if self.held():
+                host_id, call = max(self.held(), key=lambda held: held[1].payload.call_no)
+                self.frames(host_id, [completed(call, self.output()) if ok else failed(call, kind)])
 
     @precondition(lambda self: self.held())
     @rule(pick=picks, kind=kinds, retryable=st.booleans())
@@ -360,7 +371,10 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(pick=picks, stray=st.integers(0, 9), again=picks)
     def ask_io(self, pick: int, stray: int, again: int) -> None:
         host_id, call = self.asking(pick, stray=stray == 0)
-        frame = waiting(call, self.request(again), "io")
+        self.io(host_id, call, self.request(again))
+
+    def io(self, host_id: str, call: ExecuteCall, request_id: int) -> None:
+        frame = waiting(call, request_id, "io")
         sent = call.payload
         expected = self.model.asked_io(
             host_id, call.call_id, sent.task_id, sent.attempt_seq, frame.request_id
@@ -498,6 +512,22 @@ class DispatcherMachine(RuleBasedStateMachine):
         )
         if not known:
             self.model.hosts[host_id] = Host(contexts, self.now)
+
+    @precondition(lambda self: self.held() and len(self.model.hosts) > 1)
+    @rule(pick=picks, losses=st.integers(1, 2), box=st.booleans())
+    def haunt(self, pick: int, losses: int, box: bool) -> None:
+        """A host dies, once or twice, with all that was started there."""
+        host_id, _ = self.held()[pick % len(self.held())]
+        for _ in range(losses):
+            for other, call in self.held():
+                if other == host_id and box:
+                    self.read(host_id, call.payload.call_no, self.now, loading=False)
+                elif other == host_id:
+                    self.requests += 1
+                    self.io(host_id, call, self.requests)
+            self.lose_host(host_id, -9, by_us=False)
+            self.attach(host_id, 4)
+            self.turns_until_quiet(20)
 
     @precondition(lambda self: self.held())
     @rule(
