@@ -42,7 +42,7 @@ class RpcConfig:
 
     ``port`` 0 picks a free one. ``max_request_bytes`` limits one request message. A client that does not answer a ping
     for ``keepalive_timeout_s`` is gone; pings go out every ``keepalive_time_s``. ``health_poll_s`` is how soon a health
-    watcher hears of a change. ``close_timeout_s`` bounds how long running requests may take to end at shutdown.
+    watcher hears of a change, and ``max_health_watchers`` may watch at once. ``close_timeout_s`` bounds how long running requests may take to end at shutdown.
 
     ``max_connections`` counts all that are open, whatever they do. A connection has ``handshake_timeout_s`` for TLS and
     its HTTP/2 greeting, may have ``max_concurrent_streams`` requests under way, and ``max_header_bytes`` of headers in
@@ -55,6 +55,7 @@ class RpcConfig:
     keepalive_time_s: float = 20.0
     keepalive_timeout_s: float = 20.0
     health_poll_s: float = 0.5
+    max_health_watchers: int = 128
     close_timeout_s: float = 5.0
     max_connections: int = 512
     handshake_timeout_s: float = 10.0

@@ -1,6 +1,7 @@
 """The standard health service: SERVING while the worker can take work. It asks for no token.
 
-The worker has no event for that, so a watcher's handler looks at it every ``health_poll_s``.
+The worker has no event for that, so a watcher's handler looks at it every ``health_poll_s``. Since anybody may watch,
+there is a limit to how many do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KNOWN = frozenset({"", WORKER_SERVICE})
 
 def health_service(is_serving: Callable[[], bool], config: RpcConfig, running: Requests) -> Service:
     """Check and Watch over ``is_serving``."""
-    handlers = _Health(is_serving, config.health_poll_s)
+    handlers = _Health(is_serving, config)
     most = config.max_request_bytes
     return Service(
         HEALTH_SERVICE,
@@ -41,10 +42,11 @@ def health_service(is_serving: Callable[[], bool], config: RpcConfig, running: R
     )
 
 
-@attrs.frozen
+@attrs.define
 class _Health:
     _is_serving: Callable[[], bool]
-    _poll_s: float
+    _config: RpcConfig
+    _watchers: int = 0
 
     async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
         if request.service not in _KNOWN:
@@ -55,7 +57,17 @@ class _Health:
         return pb.HealthCheckResponse(status=self._status(request.service))
 
     async def watch(self, request: pb.HealthCheckRequest, send: Send) -> None:
-        await bridge.call_trio(self._follow, request.service, send)
+        if self._watchers >= self._config.max_health_watchers:
+            raise WorkerError(
+                ErrorCode.UNAVAILABLE,
+                f"{self._watchers} clients watch the health of this worker, which is the limit (max_health_watchers); "
+                "use Check",
+            )
+        self._watchers += 1
+        try:
+            await bridge.call_trio(self._follow, request.service, send)
+        finally:
+            self._watchers -= 1
 
     async def _follow(self, service: str, send: Send) -> None:
         sent = None
@@ -64,7 +76,7 @@ class _Health:
             if status != sent:
                 await bridge.run_asyncio(send, pb.HealthCheckResponse(status=status))
                 sent = status
-            await trio.sleep(self._poll_s)
+            await trio.sleep(self._config.health_poll_s)
 
     def _status(self, service: str) -> pb.HealthCheckResponseServingStatus:
         known = pb.HealthCheckResponseServingStatus.from_string

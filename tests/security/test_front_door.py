@@ -15,6 +15,7 @@ import pytest
 import structlog
 import trio
 import trio.testing
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -31,6 +32,7 @@ from blockx_worker.client import (
     WorkerUnreachable,
     tls_context,
 )
+from blockx_worker.rpc import front_door, refusals
 from tests.rpc.fakes import FakeWorkerApi
 from tests.rpc.serving import Official, serving, status_of, with_official
 from tests.support.certificates import Certificates
@@ -467,6 +469,59 @@ async def test_the_header_limit_is_announced(logs) -> None:
         while client.h2.remote_settings.get(SettingCodes.MAX_HEADER_LIST_SIZE) != 5000:
             client.seen.clear()
             await client.until(RemoteSettingsChanged)
+
+
+async def test_clients_that_are_turned_away_are_limited_too(
+    certificates: Certificates, logs, monkeypatch
+) -> None:
+    """Beyond that they are cut off without a word."""
+    monkeypatch.setattr(front_door, "MAX_LEAVING", 0)
+    async with serving(FakeWorkerApi(), tls=certificates.server_context()) as address:
+        with pytest.raises(WorkerUnreachable):
+            await ours(address)
+
+
+async def test_watchers_of_health_are_limited(logs) -> None:
+    """Anybody may watch, and each costs a little all the time."""
+
+    def use(client: Official) -> None:
+        health, question = health_pb2_grpc.HealthStub(client.channel), health_pb2.HealthCheckRequest()
+        watches = [health.Watch(question, timeout=10) for _ in range(2)]
+        for watch in watches:
+            next(watch)
+        code, message = status_of(lambda: next(health.Watch(question, timeout=10)))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "use Check" in message
+        assert health.Check(question, timeout=10).status
+        for watch in watches:
+            watch.cancel()
+
+    async with serving(FakeWorkerApi(), max_health_watchers=2) as address:
+        await with_official(address, use)
+
+
+# --- the log ------------------------------------------------------------------------------------------------------
+
+
+async def test_of_each_kind_of_refusal_there_is_one_line_in_a_while(logs, autojump_clock) -> None:
+    log = refusals.RefusalLog("test")
+    for _ in range(3):
+        log.refused("some_event", "10.0.0.1:1", "one reason")
+        log.refused("some_event", "10.0.0.2:2", "another reason")
+    await trio.sleep(refusals.INTERVAL_S)
+    log.refused("some_event", "10.0.0.3:3", "one reason")
+    assert [(line["peer"], line["reason"], line.get("more_like_this")) for line in logs] == [
+        ("10.0.0.1:1", "one reason", None),
+        ("10.0.0.2:2", "another reason", None),
+        ("10.0.0.3:3", "one reason", 2),
+    ]
+
+
+async def test_what_the_log_remembers_is_limited(logs) -> None:
+    log = refusals.RefusalLog("test")
+    for number in range(3 * refusals.MAX_KINDS):
+        log.refused("some_event", "10.0.0.1:1", f"reason {number}")
+    assert len(log._kinds) <= refusals.MAX_KINDS
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
