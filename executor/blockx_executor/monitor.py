@@ -21,7 +21,7 @@ import traceback
 from typing import Final
 
 from blockx_executor.answers import load_timed_out
-from blockx_executor.calls import NEVER, BudgetExceeded, Call
+from blockx_executor.calls import BudgetExceeded, Call
 from blockx_executor.engine import Engine
 from blockx_executor.guard import Guard
 from blockx_executor.inbox import Inbox
@@ -185,7 +185,10 @@ class Monitor:
             return beat
         self._resting = False
         self._seen_activity = activity
-        due = NEVER
-        if call is not None and not self._main.loading:
-            due = call.next_signal_ns if call.stop is not None else call.deadline_ns
-        return max(0, min(beat, _STUCK_NS, due - now))
+        due = now + _STUCK_NS
+        if call is not None:
+            stuck_ns = call.slice_started_ns + _STUCK_NS
+            due = stuck_ns if now < stuck_ns else due
+            if not self._main.loading:
+                due = min(due, call.next_signal_ns if call.stop is not None else call.deadline_ns)
+        return max(0, min(beat, due - now))

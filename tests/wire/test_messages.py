@@ -8,9 +8,16 @@ import pytest
 from blockx_executor.wire.messages import (
     CallFailed,
     CallFailedPayload,
+    CallsReturned,
+    CallsReturnedPayload,
+    CallWaiting,
+    CallWaitingPayload,
     ExecuteCall,
     FromExecutor,
     FunctionCodeResult,
+    ResumeCall,
+    ResumeCallPayload,
+    ReturnedCall,
     ToExecutor,
 )
 
@@ -60,3 +67,67 @@ def test_function_code_is_files_by_name_and_the_entry_file() -> None:
     """The answer to a request for code."""
     result = FunctionCodeResult(files={"m.py": "def f(): pass\n"}, main="m.py")
     assert msgspec.json.encode(result) == b'{"files":{"m.py":"def f(): pass\\n"},"main":"m.py"}'
+
+
+SUBCALL = CallWaiting(
+    "t/c0",
+    7,
+    CallWaitingPayload(
+        task_id="t", attempt_seq=1, wait_kind="subcall", function_id="m.f", args=msgspec.Raw(b"[1]"),
+        granted_budget_ms=5,
+    ),
+)  # fmt: skip
+IO = CallWaiting(
+    "t/c0",
+    8,
+    CallWaitingPayload(
+        task_id="t", attempt_seq=1, wait_kind="io", backend="rpc", op="call", request=msgspec.Raw(b"{}")
+    ),
+)
+RETURNED = CallsReturned(
+    CallsReturnedPayload(
+        calls=[ReturnedCall(call_id="t/c1", task_id="t", attempt_seq=2)], reason="Call t/c0 is slow."
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "body"),
+    [
+        (
+            SUBCALL,
+            (
+                b'{"messageType":"CallWaiting","callId":"t/c0","requestId":7,"payload":{"taskId":"t","attemptSeq":1,'
+                b'"waitKind":"subcall","functionId":"m.f","args":[1],"grantedBudgetMs":5}}'
+            ),
+        ),
+        (
+            IO,
+            (
+                b'{"messageType":"CallWaiting","callId":"t/c0","requestId":8,"payload":{"taskId":"t","attemptSeq":1,'
+                b'"waitKind":"io","backend":"rpc","op":"call","request":{}}}'
+            ),
+        ),
+        (
+            RETURNED,
+            (
+                b'{"messageType":"CallsReturned","payload":{"calls":[{"callId":"t/c1","taskId":"t","attemptSeq":2}],'
+                b'"reason":"Call t/c0 is slow."}}'
+            ),
+        ),
+    ],
+)
+def test_waits_and_returns_on_the_wire(message: FromExecutor, body: bytes) -> None:
+    """What is not set is left out, and comes back as it was."""
+    assert msgspec.json.encode(message) == body
+    assert msgspec.json.encode(msgspec.json.decode(body, type=FromExecutor)) == body
+
+
+def test_an_answer_holds_one_of_result_and_error() -> None:
+    """An empty Raw of one's own is not the default: leave the field out instead of setting it."""
+    empty = ResumeCall("t/c0", 7, ResumeCallPayload(resume_kind="io", budget_used_ms=3))
+    body = b'{"messageType":"ResumeCall","callId":"t/c0","requestId":7,"payload":{"resumeKind":"io","budgetUsedMs":3}}'
+    assert msgspec.json.encode(empty) == body
+    broken = ResumeCall("t/c0", 7, ResumeCallPayload(resume_kind="io", result=msgspec.Raw(b"")))
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(msgspec.json.encode(broken), type=ToExecutor)
