@@ -33,7 +33,7 @@ FUNCTIONS = """
 import time
 
 def slow_row(row):
-    time.sleep(0.005)
+    time.sleep(0.01)
     return {"block_number": row["block_number"], "n": row["n"], "value": row["n"] * 10}
 
 def wait_for(path):
@@ -65,7 +65,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, etcd: EtcdServer) -> Iterato
         folder = tmp_path_factory.mktemp(name)  # short: sockets are there
         options.setdefault("config", registered(etcd))
         env = {"BLOCKX_RUNTIME_DIR": str(folder / "run")}
-        worker = WorkerProcess(folder, {"f": FUNCTIONS}, env=env, executors=1, **options)
+        worker = WorkerProcess(folder, {"f": FUNCTIONS}, env=env, **{"executors": 1, **options})
         worker.start()
         workers.append(worker)
         return worker
@@ -260,6 +260,12 @@ def test_a_shadow_runs_copies_and_writes_nothing(fleet: Any, etcd: EtcdServer, b
 # --- everything at once -----------------------------------------------------------------------------------------
 
 
+def until_busy(worker: WorkerProcess) -> None:
+    """Until it has more tasks than it can finish in no time."""
+    with OfficialClient(worker.address) as client:
+        eventually(lambda: client.GetWorkerStatus().status.running_tasks >= 4, what="running tasks")
+
+
 async def test_no_row_is_missing_or_doubled_while_a_worker_is_killed_and_another_drained(
     fleet: Any, etcd: EtcdServer, blocks: Path, tmp_path: Path
 ) -> None:
@@ -269,7 +275,9 @@ async def test_no_row_is_missing_or_doubled_while_a_worker_is_killed_and_another
     workers: dict[str, WorkerProcess] = {}
 
     async def start(name: str) -> None:
-        workers[name] = await trio.to_thread.run_sync(partial(fleet, name, blocks=blocks, config=config))
+        workers[name] = await trio.to_thread.run_sync(
+            partial(fleet, name, executors=2, blocks=blocks, config=config)
+        )
 
     results: dict[str, TaskResult] = {}
     enough = trio.Event()
@@ -303,6 +311,7 @@ async def test_no_row_is_missing_or_doubled_while_a_worker_is_killed_and_another
             for number in range(4):
                 nursery.start_soon(client, number)
             await enough.wait()
+            await trio.to_thread.run_sync(until_busy, workers["drained"])
             workers["killed"].process.send_signal(signal.SIGKILL)
             workers["drained"].terminate()
     assert len(results) == BLOCKS
