@@ -186,6 +186,7 @@ class DispatcherModel(SendJudge):
                     touched += self._cancelled(command, now)
                 case StopCallProduction():
                     task = self.tasks[command.task_id]
+                    task.stopping |= task.fast_fail and self._failed_unseen(task)
                     assert task.stopping, "production stops for a reason"
                     assert not task.announced, "production stops once"
                     task.announced = True
@@ -346,6 +347,10 @@ class DispatcherModel(SendJudge):
                 roots += 1
         assert sorted(said) == sorted(expected), "what is below a cancelled call is cancelled"
         return roots
+
+    def _failed_unseen(self, task: Task) -> bool:
+        """A root call shared the failure of a subcall."""
+        return any(not row.end and not row.executor and row.key in task.shared_failures for row in task.rows)
 
     def retired(self, host_id: str) -> list[Fact]:
         host = self.hosts[host_id]
