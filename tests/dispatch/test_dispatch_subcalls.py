@@ -732,3 +732,32 @@ def test_subcalls_of_a_stopping_task_may_still_end() -> None:
     talk.fail("t/0", "CANCELLED")
     talk.turns()
     assert talk.ends["t"].statistic.cancelled == 1
+
+
+def test_a_queued_leader_that_was_overtaken_need_not_run() -> None:
+    """The subcall ran beside it while it ran; then it failed, and the subcall's result is there before its retry."""
+    talk = _out(1, 2)
+    assert talk.ask("t/1", [1], FUNCTION) == []  # t/1 waits for t/0
+    beside = talk.begin("t/0", [2], FUNCTION)  # so it does not wait for t/1
+    retry = armed(talk.fail("t/1", retryable=True))
+    talk.complete(beside, output=b"4")
+    talk.turns()
+    assert dropped(talk.retry(retry)) == [("call is over", 1)]
+    talk.complete("t/0", output=b"1")
+    talk.turns()
+    assert talk.outputs["t"] == [b"1", b"4"]
+    assert talk.ends["t"].statistic.cache_hits == 1
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_leader_that_was_overtaken_while_it_ran_takes_the_result_when_it_fails(cached: bool) -> None:
+    """It does not lead any more, so it looks again before it runs again."""
+    talk = _out(1, 2, call_cache_bytes=1 << 20 if cached else 0)
+    assert talk.ask("t/1", [1], FUNCTION) == []
+    talk.complete(talk.begin("t/0", [2], FUNCTION), output=b"4")
+    retry = armed(talk.fail("t/1", retryable=True))
+    talk.turns()
+    assert dropped(talk.retry(retry)) == ([("call is over", 1)] if cached else [])
+    talk.turns()
+    talk.complete("t/0")
+    assert talk.out() == ([] if cached else ["t/1"])
