@@ -21,7 +21,7 @@ from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import CallFailurePolicy, CallRetryPolicy, TaskFailure
 from tests.dispatch.driver import completed, waiting
 from tests.stateful.dispatcher_model import DROPPED, DispatcherModel, Fact, short
-from tests.stateful.dispatcher_rows import Task
+from tests.stateful.dispatcher_rows import Host, Task
 
 FUNCTION = ResolvedFunction("m.f", "d" * 64, "f")
 PRIVATE = ResolvedFunction("m.g", "d" * 64, "g", no_cache=True)
