@@ -30,7 +30,7 @@ OF_THE_TESTS = frozenset({"BLOCKX_LONG"})  # variables that look like settings o
 class WorkerProcess:
     """Starts ``python -m blockx_worker`` in ``folder`` and waits for its ready file; a context manager that kills it.
 
-    ``functions``: source text by module name. ``config``: TOML text. Further keyword arguments become flags:
+    ``functions``: source text by module name, ``package/module`` in a package. ``config``: TOML text. Further keyword arguments become flags:
     ``executors=2`` is ``--executors 2``.
     """
 
@@ -47,8 +47,7 @@ class WorkerProcess:
         self.folder = folder
         self.functions_dir = folder / "functions"
         self.functions_dir.mkdir(parents=True, exist_ok=True)
-        for name, source in functions.items():
-            (self.functions_dir / f"{name}.py").write_text(source)
+        self.publish(functions)
         self._flags = {"profile": "block", "listen": "127.0.0.1:0", "executors": 2, **flags}
         self._config = config
         own = {name: value for name, value in os.environ.items() if name not in OF_THE_TESTS}
@@ -62,6 +61,13 @@ class WorkerProcess:
     def __enter__(self) -> Self:
         self.start()
         return self
+
+    def publish(self, functions: dict[str, str]) -> None:
+        """Write modules into the functions folder."""
+        for name, source in functions.items():
+            path = self.functions_dir / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source)
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
