@@ -17,7 +17,7 @@ def load(*, profile: str | None = None, file: Path | None = None, **env: str):
 
 def problem(**env: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(**env)
+        load(**env)  # type: ignore[arg-type]  # names of the environment only
     (line,) = caught.value.problems
     return line
 

@@ -404,9 +404,9 @@ WRONG_HANDLERS: list[tuple[str, Any, str, str]] = [
     ),
     (
         "BlockWriteHandler",
-        {"target": "postgresql://me:secret@db/x", "table": "t"},
+        {"target": "mysql://me:secret@db/x", "table": "t"},
         "PLUGIN_FAILED",
-        "PostgreSQL",
+        "resultHandler.target: ",
     ),
     ("BlockWriteHandler", {"target": "sqlite:///x.db"}, "PLUGIN_FAILED", "resultHandler.table: is missing"),
     (

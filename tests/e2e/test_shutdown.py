@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -204,16 +205,27 @@ def test_a_worker_that_cannot_start_says_why(idler: WorkerProcess, tmp_path: Pat
 
 
 def test_a_worker_whose_executors_cannot_start_says_why(tmp_path: Path) -> None:
-    """No such interpreter, or one that lacks what executors need: exit code 2 and no waiting for a miracle."""
-    lacking = tmp_path / "python"
-    lacking.write_text("#!/bin/sh\necho No module named blockx_executor >&2\nexit 1\n")
-    lacking.chmod(0o755)
-    for python, reason in [(tmp_path / "nowhere", "No such file"), (lacking, "exit code 1")]:
+    """No such interpreter, one without what executors need, one that breaks: exit code 2, no waiting for a miracle."""
+    lacking = _script(tmp_path / "lacking", "echo No module named blockx_executor >&2; exit 1")
+    breaking = _script(
+        tmp_path / "breaking", f'[ "$1" = -m ] && {{ echo no luck >&2; exit 1; }}; exec {sys.executable} "$@"'
+    )
+    for python, reason in [
+        (tmp_path / "nowhere", "does not exist"),
+        (lacking, "blockx-executor"),
+        (breaking, "exit code 1"),
+    ]:
         worker = WorkerProcess(tmp_path, {}, config=f'executor_python = "{python}"')
         with pytest.raises(AssertionError, match="ended with 2"):
             worker.start()
         assert reason in worker.log_events("cannot_start")[-1]["error"]
-    assert worker.log_events("executor_output", text="No module named blockx_executor")
+    assert worker.log_events("executor_output", text="no luck")
+
+
+def _script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
 
 
 def test_an_executor_that_is_idle_for_long_is_alive(idler: WorkerProcess) -> None:

@@ -173,7 +173,6 @@ def test_code_that_cannot_be_stopped_is_killed_and_only_its_call_fails(
     others = client.wait(f"{task_id}-others", timeout=20)
     assert state_name(others.state) == "SUCCEEDED"
     assert client.outputs(f"{task_id}-others") == [2 * i for i in range(600)]
-    assert others.statistic.retries > 0, "nothing was aboard the killed executor"
     assert others.statistic.calls_failed == 0
 
     assert len(set(before) - set(_whole_pool(worker))) == 1
