@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
-
-import attrs
+from typing import NamedTuple, Protocol
 
 from blockx_worker.dispatch.config import DispatcherConfig
 from blockx_worker.dispatch.executors import Executor
@@ -67,8 +65,7 @@ class TurnOrder(TaskLines, Protocol):
         """The task that `next` gave went on with ``used`` calls; it stays in line or steps out."""
 
 
-@attrs.frozen(eq=False)
-class Lane:
+class Lane(NamedTuple):
     """A line and the executors that its calls may go to in this turn."""
 
     order: TurnOrder

@@ -256,7 +256,9 @@ class FakeExecutor:
         answers: list[ResumeCall] = []
         self.waits[request_id] = (trio.Event(), answers)
         resumed = self.waits[request_id][0]
-        raw: dict[str, Any] = {name: msgspec.Raw(_encode(fields.pop(name))) for name in ("args", "request") if name in fields}
+        raw: dict[str, Any] = {
+            name: msgspec.Raw(_encode(fields.pop(name))) for name in ("args", "request") if name in fields
+        }
         payload = CallWaitingPayload(
             task_id=call.payload.task_id,
             attempt_seq=call.payload.attempt_seq,
