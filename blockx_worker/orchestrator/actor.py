@@ -82,7 +82,7 @@ class DispatchActor:
         self._news.set()
 
     def decide_now(self, event: DispatchEvent) -> None:
-        """Decide ahead of the queue: for the end of a task, whose calls must be dropped in the same breath."""
+        """Decide ahead of the queue: for the begin and end of a task's calls, which must not pass one another."""
         self._carrier.carry_out(self._door.decide(event))
         self._news.set()
 

@@ -219,6 +219,8 @@ class Orchestrator:
 
     async def _run_task(self, runtime: TaskRuntime) -> None:
         """The task's nursery: open until `ConvergeTask` cancels it."""
+        if runtime.scope.cancel_called:
+            return  # it ended before it began
         with runtime.scope:
             async with trio.open_nursery() as runtime.nursery:
                 runtime.nursery.start_soon(self._deadline, runtime)
@@ -257,7 +259,7 @@ class Orchestrator:
 
     async def _call(self, runtime: TaskRuntime) -> None:
         gate = _Gate(self, self._threads, runtime)
-        self._finish(runtime, TaskPhase.CALLS, await self._phases.calls(runtime, self.actor.post, gate))
+        self._finish(runtime, TaskPhase.CALLS, await self._phases.calls(runtime, self.actor, gate))
 
     async def _write(self, runtime: TaskRuntime) -> None:
         gate = _Gate(self, self._threads, runtime)
@@ -267,7 +269,8 @@ class Orchestrator:
         self.decide(TaskPhaseFinished(task_id=runtime.request.task_id, phase=phase, outcome=outcome))
 
     def _converge(self, task_id: str, result: TaskResult) -> None:
-        self.actor.decide_now(TaskCallsDropped(task_id=task_id, reason=_why(result)))
+        if self.door.dispatcher.statistic(task_id) is not None:  # else it ended before its calls began
+            self.actor.decide_now(TaskCallsDropped(task_id=task_id, reason=_why(result)))
         runtime = self.runtimes.pop(task_id, None)
         if runtime is not None:
             if runtime.outputs is not None and runtime.plugin is not None and runtime.plugin.keeps_outputs:

@@ -24,6 +24,7 @@ from blockx_worker.dispatch.events import (
 from blockx_worker.dispatch.source import StreamSource
 from blockx_worker.model.errors import TaskFailureCode
 from blockx_worker.model.tasks import CallFailurePolicy, TaskFailure
+from blockx_worker.orchestrator.actor import DispatchActor
 from blockx_worker.orchestrator.outputs import OutputStore
 from blockx_worker.orchestrator.runtime import TaskRuntime
 from blockx_worker.orchestrator.streams import Production, WriteQueue
@@ -147,33 +148,32 @@ class Phases:
                 runtime.outputs = OutputStore(self._config.output_segment_bytes)
         return PhaseOutcome()
 
-    async def calls(
-        self, runtime: TaskRuntime, post: Callable[[DispatchEvent], None], gate: CommitGate
-    ) -> PhaseOutcome:
+    async def calls(self, runtime: TaskRuntime, actor: DispatchActor, gate: CommitGate) -> PhaseOutcome:
         """Hand the calls to the dispatcher and wait until they have converged, and all their batches are written."""
         async with self._admission.enter("executor", runtime):
             started = trio.current_time()
-            outcome = await self._run_calls(runtime, post, gate)
+            outcome = await self._run_calls(runtime, actor, gate)
             runtime.times.call_ms = _ms_since(started)
         runtime.built = None  # the argument lists are of no more use
         return outcome
 
-    async def _run_calls(
-        self, runtime: TaskRuntime, post: Callable[[DispatchEvent], None], gate: CommitGate
-    ) -> PhaseOutcome:
+    async def _run_calls(self, runtime: TaskRuntime, actor: DispatchActor, gate: CommitGate) -> PhaseOutcome:
         built, request = runtime.built, runtime.request
         assert built is not None
         writing: trio.Event | None = None
         async with trio.open_nursery() as nursery:
             if built.stream is not None:
                 runtime.production = Production(built.stream, runtime.writes)
-                nursery.start_soon(_produce, runtime.production, request.task_id, post)
+                nursery.start_soon(_produce, runtime.production, request.task_id, actor.post)
             if runtime.writes is not None:
                 runtime.batch_writer = self._open_writer(runtime, gate)
                 writing = await nursery.start(
                     self._write_batches, runtime, runtime.writes, runtime.batch_writer
                 )
-            post(self._calls_started(runtime, built))
+            # The end of the task must find its calls, or they would run for nobody: they begin at once, not through the
+            # inbox, and not after an end that came while admission was taken (that checkpoint is shielded).
+            await trio.lowlevel.checkpoint_if_cancelled()
+            actor.decide_now(self._calls_started(runtime, built))
             await runtime.calls_over.wait()
             if runtime.writes is not None and writing is not None:
                 runtime.writes.close(drain=runtime.write_failure is None and _calls_succeeded(runtime))

@@ -95,6 +95,21 @@ async def test_cancel_is_answered_with_the_new_state_and_is_idempotent(autojump_
         assert refused.value.code is ErrorCode.NOT_FOUND
 
 
+async def test_a_task_that_is_cancelled_as_its_calls_begin_leaves_nothing_behind(autojump_clock):
+    """Whatever else happens in the very moment, no call runs for a task that has ended."""
+    async with worker() as harness:
+        for number in range(50):
+            await harness.api.submit_task(call_task(f"t{number}", "hang", [[]]))
+            for _ in range(number % 10):
+                await trio.lowlevel.checkpoint()
+            harness.api.cancel_task(f"t{number}", "")
+        await trio.sleep(5)
+        assert all(harness.door.dispatcher.statistic(f"t{number}") is None for number in range(50))
+        assert all(view.inflight == 0 for view in harness.door.dispatcher.executors())
+        assert harness.worker.orchestrator.runtimes == {}
+        assert harness.api.worker_status().dropped == {}
+
+
 async def test_a_cancelled_task_tells_what_it_cost(autojump_clock):
     """The statistic counts the calls that were done before the end."""
     async with worker(dispatcher={"task_max_inflight_calls": 2}) as harness:
