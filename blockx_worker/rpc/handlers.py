@@ -74,19 +74,19 @@ class _Handlers:
     _api: WorkerApi
     _config: RpcConfig
 
-    async def request_task_slot(self, request: pb.RequestTaskSlotRequest) -> pb.RequestTaskSlotResponse:
+    async def request_task_slot(self, request: pb.RequestTaskSlotRequest) -> Any:
         limits = self._config.limits
         task_id = requests.to_task_id(request.task_id, limits)
         snapshot = self._api.request_task_slot(task_id, requests.to_ttl_ms(request.ttl_ms, limits))
-        return pb.RequestTaskSlotResponse(task=replies.from_snapshot(snapshot))
+        return replies.from_slot(snapshot)
 
-    async def submit_task(self, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
+    async def submit_task(self, request: pb.SubmitTaskRequest) -> Any:
         limits = self._config.limits
         task = requests.to_task_request(request, limits)
         wait_ms = requests.to_wait_ms(request.wait_ms, limits)
         return replies.from_submit_reply(await bridge.call_trio(self._api.submit_task, task, wait_ms))
 
-    async def get_task_result(self, request: pb.GetTaskResultRequest) -> pb.GetTaskResultResponse:
+    async def get_task_result(self, request: pb.GetTaskResultRequest) -> Any:
         task_id = requests.to_task_id(request.task_id, self._config.limits)
         offset = requests.to_count("output_offset", request.output_offset)
         return replies.from_page(self._api.get_task_result(task_id, offset))
@@ -95,14 +95,14 @@ class _Handlers:
         task_ids = requests.to_task_ids(request.task_ids, self._config.limits)
         await bridge.call_trio(self._watch, task_ids, bool(request.observe), send)
 
-    async def cancel_task(self, request: pb.CancelTaskRequest) -> pb.CancelTaskResponse:
+    async def cancel_task(self, request: pb.CancelTaskRequest) -> Any:
         limits = self._config.limits
         task_id = requests.to_task_id(request.task_id, limits)
         snapshot = self._api.cancel_task(task_id, requests.to_reason(request.reason, limits))
-        return pb.CancelTaskResponse(task=replies.from_snapshot(snapshot))
+        return replies.from_cancel(snapshot)
 
-    async def get_worker_status(self, _request: pb.GetWorkerStatusRequest) -> pb.GetWorkerStatusResponse:
-        return pb.GetWorkerStatusResponse(status=replies.from_status(self._api.worker_status()))
+    async def get_worker_status(self, _request: pb.GetWorkerStatusRequest) -> Any:
+        return replies.from_status(self._api.worker_status())
 
     async def _watch(self, task_ids: list[str], observe: bool, send: Send) -> None:
         """On Trio. One event at a time: the next is fetched only when the client's window has taken the last."""

@@ -32,8 +32,10 @@ class Codec(CodecBase):
     __content_subtype__ = "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:  # noqa: ARG002  # grpclib's signature
-        """The message's bytes."""
-        return bytes(message)
+        """The message's bytes; it is one of betterproto's or one of the protobuf runtime's."""
+        return (
+            bytes(message) if isinstance(message, betterproto.Message) else bytes(message.SerializeToString())
+        )
 
     def decode(self, data: bytes, message_type: Any) -> Any:
         """The message, or ValueError."""

@@ -70,7 +70,7 @@ CHUNK = OutputChunk(offset=4, first_index=2, count=1, json_lines=b"123\n")
 @pytest.mark.parametrize("phase", [None, *TaskPhase])
 def test_every_state_and_phase_survives(state: TaskState, phase: TaskPhase | None) -> None:
     snapshot = TaskSnapshot(task_id="t", slot_id="s", state=state, phase=phase)
-    message = pb.TaskSnapshot.FromString(bytes(replies.from_snapshot(snapshot)))
+    message = pb.TaskSnapshot.FromString(replies.from_snapshot(snapshot).SerializeToString())
     assert convert.to_snapshot(message) == snapshot
 
 
@@ -87,7 +87,7 @@ def test_every_state_and_phase_survives(state: TaskState, phase: TaskPhase | Non
     ],
 )
 def test_every_event_survives(event: WatchEvent) -> None:
-    assert convert.to_event(pb.TaskEvent.FromString(bytes(replies.from_event(event)))) == event
+    assert convert.to_event(pb.TaskEvent.FromString(replies.from_event(event).SerializeToString())) == event
 
 
 def test_an_event_of_a_newer_worker_is_passed_over() -> None:
@@ -102,14 +102,14 @@ def test_a_state_of_a_newer_worker_is_an_error_that_says_so() -> None:
 @pytest.mark.parametrize("outputs", [None, b"", b"1\n"])
 def test_absent_and_empty_outputs_differ(outputs: bytes | None) -> None:
     reply = SubmitReply(snapshot=SNAPSHOT, outputs=outputs)
-    message = pb.SubmitTaskResponse.FromString(bytes(replies.from_submit_reply(reply)))
+    message = pb.SubmitTaskResponse.FromString(replies.from_submit_reply(reply).SerializeToString())
     assert convert.to_submit_reply(message) == reply
 
 
 @pytest.mark.parametrize("chunk", [None, CHUNK])
 def test_pages_survive(chunk: OutputChunk | None) -> None:
     page = ResultPage(snapshot=SNAPSHOT, chunk=chunk, next_offset=8, output_bytes=12)
-    message = pb.GetTaskResultResponse.FromString(bytes(replies.from_page(page)))
+    message = pb.GetTaskResultResponse.FromString(replies.from_page(page).SerializeToString())
     assert convert.to_page(message) == page
 
 
@@ -133,7 +133,7 @@ def test_the_status_survives_without_results() -> None:
         admission={"builder": (1, 2, 3)},
         dropped={"TASK_ENDED": 4},
     )
-    message = pb.WorkerStatus.FromString(bytes(replies.from_status(status)))
+    message = pb.GetWorkerStatusResponse.FromString(replies.from_status(status).SerializeToString()).status
     assert convert.to_status(message) == attrs.evolve(status, tasks=(attrs.evolve(SNAPSHOT, result=None),))
 
 
