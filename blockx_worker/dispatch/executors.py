@@ -20,7 +20,12 @@ from blockx_executor.wire.messages import CancelCall, ExecuteCall, HeartbeatPayl
 from blockx_worker.dispatch.config import DispatcherConfig
 from blockx_worker.dispatch.records import Call
 
-__all__ = ["BlackBox", "Executor", "ExecutorTable", "Zombie"]
+__all__ = ["HOGGED_MS", "BlackBox", "Executor", "ExecutorTable", "Zombie"]
+
+HOGGED_MS = 200
+"""An executor whose main thread one call has kept for so long, by two looks at its black box, gets nothing new.
+
+Mostly it says so itself, earlier, by giving calls back. Native code that holds the interpreter keeps it from that."""
 
 
 @attrs.frozen
@@ -195,6 +200,9 @@ class Executor:
             return True
         return self.box.unchanged_ms > timeout_ms and self.bound(self.box.call_no) is not None
 
+    def _hogged(self) -> bool:
+        return self.box.unchanged_ms >= HOGGED_MS and self.bound(self.box.call_no) is not None
+
     def room(self, config: DispatcherConfig, now_ms: int, depth: int) -> int:
         """How many more root calls it may take now, runnable ones up to ``depth``; 0 when it may not be chosen."""
         return 0 if self.apart else self.vacancies(config, now_ms, depth)
@@ -209,6 +217,7 @@ class Executor:
             or now_ms - self.heard_ms > config.heartbeat_timeout_ms
             or (0 < config.executor_memory_high_watermark <= self.memory_bytes)
             or self.stalled(config.scheduler_stall_timeout_ms)
+            or self._hogged()
         ):
             return 0
         inflight = self.inflight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockx_worker.dispatch.events import ExecutorAttached
+from blockx_worker.dispatch.executors import HOGGED_MS
 from tests.dispatch.driver import Talk, dispatched, dropped
 
 
@@ -117,6 +118,22 @@ def test_a_stalled_executor_gets_nothing() -> None:
     talk.start("u", [[1]])
     talk.heartbeat("exec-0", running_for_ms=1001)
     assert talk.turns() == []
+
+
+def test_an_executor_that_one_call_keeps_gets_nothing_although_it_says_nothing() -> None:
+    """Native code that holds the interpreter keeps it from giving calls back; its black box tells."""
+    talk = Talk()
+    talk.attach("exec-0")
+    talk.start("t", [[1]])
+    talk.turns()
+    talk.observe("exec-0", "t/0", at=0)
+    talk.observe("exec-0", "t/0", at=HOGGED_MS)
+    talk.start("u", [[1], [2]])
+    assert talk.turns() == [], "they can wait here as well, and go wherever there is room first"
+    talk.attach("exec-1", contexts=1)
+    assert dispatched(talk.turns()) == {"exec-1": ["u/0"]}
+    talk.complete("t/0")
+    assert dispatched(talk.turns()) == {"exec-0": ["u/1"]}
 
 
 def test_a_sample_looks_at_the_first_eligible_executors() -> None:
