@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from tests.bench import streams
 from tests.bench.peers import BareFrames, BlockX, MultiprocessingPool, ProcessPool, System
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
@@ -164,6 +165,14 @@ def main() -> None:
     finally:
         for system in (blockx, *peers):
             system.close()
+    lines += [
+        "",
+        "## Streams",
+        "",
+        "Every row of a block table becomes a call; the worker reads the table while the calls run.",
+        "",
+        *streams.measure(min(arguments.rounds, 3)),
+    ]
     text = "\n".join(lines) + "\n"
     print(text)
     if arguments.write:
