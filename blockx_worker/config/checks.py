@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from blockx_worker.config.addresses import is_loopback, is_wildcard, parse_address
 from blockx_worker.config.errors import problem_line
 from blockx_worker.config.fields import value_at
+from blockx_worker.config.redact import redact_url
 from blockx_worker.config.security_settings import TlsSettings
 from blockx_worker.config.settings import Settings
 from blockx_worker.config.shown import shown_value
@@ -170,10 +172,16 @@ def _check_block_source(settings: Settings, origins: Mapping[str, str]) -> Itera
 
 def _check_targets(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     for name, url in settings.targets.items():
-        if not _TARGET_URL.fullmatch(url):
-            yield problem_line(
-                f"targets.{name}",
-                url,
-                origins[f"targets.{name}"],
-                "expected a database URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE",
-            )
+        if (problem := _target_problem(url)) is not None:
+            yield problem_line(f"targets.{name}", redact_url(url), origins[f"targets.{name}"], problem)
+
+
+def _target_problem(url: str) -> str | None:
+    """Why tasks could not write there, as far as it can be told before one does."""
+    if not _TARGET_URL.fullmatch(url):
+        return "expected a database URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+    if url.startswith("postgres"):
+        missing = importlib.util.find_spec("psycopg") is None
+        return "needs the PostgreSQL driver: install blockx-worker[postgres]" if missing else None
+    folder = Path(url.removeprefix("sqlite:///")).parent
+    return None if folder.is_dir() else f"its folder {folder} does not exist"

@@ -163,7 +163,7 @@ def test_relative_paths_of_a_file_start_at_its_folder(tmp_path, monkeypatch):
     assert loaded.settings.targets["local"] == f"sqlite:///{tmp_path}/out.db"
 
 
-@pytest.mark.parametrize("url", ["sqlite:////data/out.db", "sqlite:///:memory:", "postgresql://db/x"])
+@pytest.mark.parametrize("url", ["sqlite:////tmp/out.db", "sqlite:///:memory:", "postgresql://db/x"])
 def test_urls_without_a_relative_file_stay_as_they_are(url, tmp_path):
     assert load(f"[targets]\nmain = '{url}'\n", folder=tmp_path).settings.targets["main"] == url
 
@@ -254,6 +254,10 @@ BAD_FILES = {
     "[dispatcher]\ninstance_fairness_quantum = 2000": ["instance_fairness_quantum = 2000", "0 to 1024"],
     "[dispatcher]\nheartbeat_timeout_ms = 600": ["heartbeat_timeout_ms = 600", "at least twice"],
     "[log]\nlevel = 'loud'": ["log.level = 'loud'", "debug, error, info, warning"],
+    "[targets]\nmain = 'sqlite:////no/such/folder/x.db'": [
+        "targets.main",
+        "its folder /no/such/folder does not exist",
+    ],
     "[targets]\nmain = 'mysql://db'": ["targets.main = 'mysql://db'", "sqlite:///FILE or postgresql://"],
     "[targets]\nmain = 5": ["targets.main = 5", "a database URL"],
     "[targets]\n'a b' = 'sqlite:///x'": ["targets.a b", "letters, digits"],
