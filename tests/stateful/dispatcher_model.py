@@ -105,7 +105,8 @@ class DispatcherModel(SendJudge):
         """A timer goes off. A call that has come to follow an equal one ends unseen: then it may be dropped."""
         task = self.tasks.get(task_id)
         row = None if task is None else task.find(call_id)
-        if dropped and task is not None and row is not None and row.parent is None and row.backing_off:
+        current = row is not None and row.parent is None and row.backing_off and row.seq == seq
+        if dropped and task is not None and row is not None and current:
             shared = row.key in task.produced or row.key in task.shared_failures
             row.backing_off = not shared
         if task is None or row is None or task.stopping or not row.backing_off or row.seq != seq:
