@@ -80,10 +80,10 @@ def pass_on(books: DispatchBooks, call: Call) -> bool:
     """A call has lost its executor and would run again: it waits for an equal call instead, if that is better.
 
     If subcalls wait for a root call, the first of them and the call change places. If another call had its result
-    first, that is its answer. False: the call must run, and be queued for it.
+    first, that is its answer. False: the call must run, and be queued for it; or its task stops, and nothing is shared.
     """
     task, key = call.task, call.key
-    if call.function.no_cache:
+    if call.function.no_cache or task.stopping:
         return False
     leader = task.flights.get(key)
     if leader is call:

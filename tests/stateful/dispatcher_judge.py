@@ -142,7 +142,8 @@ class SendJudge:
         assert not row.executor, "a call is in one place"
         assert not row.backing_off, "a back-off is waited for"
         assert call.payload.attempt_seq > row.seq, "attempts rise"
-        assert not (self.caches and row.key and row.key in task.produced), (
+        put_off = row.parent is not None and bool(row.seq)  # was given back or refused: then it simply runs
+        assert put_off or not (self.caches and row.key and row.key in task.produced), (
             "a known result is not computed again"
         )
         if row.parent is None:
@@ -174,8 +175,8 @@ class SendJudge:
         for other in task.equals(row):
             if other.executor and not other.beside:
                 row.beside = True
-                assert self._may_wait_for(task, other, set(parent.above()) | {parent}), (
-                    "equal calls run one at a time, unless one would wait for itself"
+                assert row.seq or self._may_wait_for(task, other, set(parent.above()) | {parent}), (
+                    "equal calls run one at a time, unless one would wait for itself, or was put off"
                 )
 
     def _may_wait_for(self, task: Task, row: Row, targets: set[Row]) -> bool:
