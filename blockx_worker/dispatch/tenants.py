@@ -121,7 +121,9 @@ class TenantLines:
         if self._take_back(executors, waiting):
             return True
         if any(_is_new(executor, config, now_ms) for executor in executors):
-            return bool(waiting)
+            return not set(waiting).isdisjoint(
+                self._names_in_line()
+            )  # suspects wait for more than an executor
         for name in waiting:
             if not any(executor.yielding == name for executor in executors):
                 self._take_one(name, executors, now_ms)

@@ -151,3 +151,21 @@ def test_a_suspect_waits_for_an_executor_of_its_own_tenant() -> None:
     assert _recycled(talk.turns()) == ["exec-0"]
     _renew(talk, "exec-0")
     assert dispatched(talk.turns()) == {"exec-0": ["a/0"]}
+
+
+def test_suspects_that_may_not_have_the_free_executor_start_no_turns() -> None:
+    """At most half of the executors run suspects; the second one waits for the first, and the shell rests."""
+    talk = Talk(executor_share="task")
+    talk.attach("exec-0", "exec-1")
+    for task_id in ("a", "b"):
+        talk.start(task_id, [[0]])
+    talk.turns()
+    for _ in range(2):
+        for executor_id, call_id in (("exec-0", "a/0"), ("exec-1", "b/0")):
+            talk.ask_io(call_id)
+            talk.lose(executor_id, exit_code=-9)
+            talk.attach(executor_id)
+            talk.turns()
+    assert talk.out() == ["a/0"]
+    talk.complete("a/0")
+    assert dispatched(talk.turns()) == {"exec-1": ["b/0"]}

@@ -9,6 +9,7 @@ from blockx_worker.dispatch.commands import ArmCallRetry, CancelCalls
 from blockx_worker.dispatch.events import CallRetryDue, CallsFinished
 from tests.dispatch.driver import (
     COLLECT_ALL,
+    FAST_FAIL,
     Talk,
     armed,
     cancelled,
@@ -226,6 +227,25 @@ def test_subcalls_of_a_stopping_task_may_still_end() -> None:
     talk.fail("t/1")
     talk.complete(first, output=b"49")
     assert talk.answer(1) == b"49"
+    assert cancelled(talk.turns()) == {"exec-0": ["t/0"]}
+    talk.fail("t/0", "CANCELLED")
+    talk.turns()
+    assert talk.ends["t"].statistic.cancelled == 1
+
+
+@pytest.mark.parametrize("comes_back", ["refused", "given back"])
+def test_a_subcall_that_comes_back_to_a_stopping_task_is_shared_with_nobody(comes_back: str) -> None:
+    """The task has failed, and its calls are not cancelled yet; the subcall ends with its parent."""
+    talk = Talk()
+    talk.attach("exec-0")
+    talk.start("t", [[1], [2]], FAST_FAIL)
+    talk.turns()
+    child = talk.begin("t/0", [3])
+    talk.fail("t/1")
+    if comes_back == "refused":
+        talk.refuse(child)
+    else:
+        talk.give_back(child)
     assert cancelled(talk.turns()) == {"exec-0": ["t/0"]}
     talk.fail("t/0", "CANCELLED")
     talk.turns()

@@ -128,7 +128,7 @@ class SendJudge:
 
     def _room(self, host: Host, now: int) -> int:
         silent = now - host.heard_ms > self.heartbeat_timeout_ms
-        if host.killed or silent or host.stuck or host.too_large or host.alone() is not None:
+        if host.killed or silent or host.stuck or host.too_large or host.alone() is not None or host.hogged():
             return 0
         return min(host.contexts, self.max_inflight) - len(host.held)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 import attrs
 
 from blockx_executor.wire.messages import ExecuteCall
+from blockx_worker.dispatch.executors import HOGGED_MS
 
 
 @attrs.define(eq=False)
@@ -136,6 +138,15 @@ class Host:
     stuck: bool = False
     stuck_at: tuple[int, int] | None = None
     tenant: str | None = None
+
+    def hogged(self) -> bool:
+        """By all looks since some time ago, one call that is here keeps the main thread."""
+        if not self.reads:
+            return False
+        last_ms, *shown = self.reads[-1]
+        equal = takewhile(lambda read: list(read[1:]) == shown, reversed(self.reads))
+        long = last_ms - min(read[0] for read in equal) >= HOGGED_MS
+        return long and any(held.call.payload.call_no == shown[0] for held in self.held.values())
 
     def alone(self) -> Row | None:
         """The call that must have no company here."""
