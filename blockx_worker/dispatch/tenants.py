@@ -121,9 +121,8 @@ class TenantLines:
         if self._take_back(executors, waiting):
             return True
         if any(_is_new(executor, config, now_ms) for executor in executors):
-            return not set(waiting).isdisjoint(
-                self._names_in_line()
-            )  # suspects wait for more than an executor
+            # The next turn gives it to a tenant in line; suspects alone wait for more than an executor.
+            return not set(waiting).isdisjoint(self._names_in_line())
         for name in waiting:
             if not any(executor.yielding == name for executor in executors):
                 self._take_one(name, executors, now_ms)
