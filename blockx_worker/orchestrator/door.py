@@ -7,7 +7,6 @@ A recorder sees every event with its time before it is decided, which is all tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias, overload
 
@@ -48,7 +47,6 @@ class Door:
     now_ms: Callable[[], int] = trio_now_ms
     recorder: Recorder | None = None
     check: bool = False
-    decided: Counter[str] = attrs.field(factory=Counter)
 
     @overload
     def decide(self, event: WorkerEvent) -> list[WorkerCommand]: ...
